@@ -33,12 +33,14 @@ def agent_failure(message: str, status: int | None = None) -> ProviderFailure:
     return _failure(message, "transient", 502, "agent_failed")
 
 
-def agent_exited(message: str, exit_code: int | None) -> ProviderFailure:
-    """Return the failure for an agent that exited without an answer."""
-    detail = f": {message}" if message else ""
-    return _failure(
-        f"the agent exited with code {exit_code}{detail}", "transient", 502, "agent_exited"
-    )
+def agent_exited(errors: str, unreadable: str, exit_code: int | None) -> ProviderFailure:
+    """Return the failure for an agent that exited without an answer, with what it printed."""
+    message = f"the agent exited with code {exit_code} without an answer"
+    if errors:
+        message += f": {errors[-MAX_MESSAGE // 2 :]}"
+    if unreadable:
+        message += f"; it printed: {unreadable[-MAX_MESSAGE // 2 :]}"
+    return _failure(message, "transient", 502, "agent_exited")
 
 
 def agent_timeout(seconds: float) -> ProviderFailure:

@@ -16,6 +16,8 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 MAX_TURN_BYTES = 64 * 1024 * 1024
 MAX_ERROR_BYTES = 16 * 1024
 """How many bytes of the end of standard error are kept."""
+MAX_UNREADABLE_BYTES = 1000
+"""How many bytes of the end of output that is not of the protocol are kept."""
 EXIT_SECONDS = 3.0
 """How long a process may take to exit after its input was closed."""
 
@@ -42,6 +44,7 @@ class AgentProcess:
         self._errors: deque[bytes] = deque()
         self._error_bytes = 0
         self._turn_bytes = 0
+        self._unreadable = b""
         self.exceeds_memory = False
         """Set by the watcher before it ends a process that uses too much memory."""
         self._is_ended = False
@@ -89,6 +92,16 @@ class AgentProcess:
     def errors(self) -> str:
         """The end of the process's standard error."""
         return b"".join(self._errors).decode("utf-8", "replace").strip()
+
+    @property
+    def unreadable(self) -> str:
+        """The end of the output that was not of the agent's protocol."""
+        return self._unreadable.decode("utf-8", "replace")
+
+    def note_unreadable(self, line: bytes) -> None:
+        """Keep a line that is not of the agent's protocol: it may say why there is no answer."""
+        kept = b"%b\n%b" % (self._unreadable, line[-MAX_UNREADABLE_BYTES:])
+        self._unreadable = kept[-MAX_UNREADABLE_BYTES:].strip()
 
     def begin_turn(self) -> None:
         """Start counting the output of a turn."""

@@ -11,11 +11,10 @@ from holdfast.providers.cli_agents.agent import AgentRequest, AgentTurn, Invocat
 from holdfast.providers.cli_agents.directories import SessionDirectory, open_transcript
 from holdfast.providers.cli_agents.failures import (
     agent_broken,
-    agent_exited,
     agent_failure,
     stale_session,
 )
-from holdfast.providers.cli_agents.kinds.json_rpc import read_message
+from holdfast.providers.cli_agents.kinds.json_rpc import exit_failure, read_message
 from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.process import AgentProcess
 from holdfast.providers.cli_agents.prompt import ImagePart
@@ -110,19 +109,16 @@ class ClaudeSession:
         message = {"role": "user", "content": [_block(part) for part in turn_input.prompt]}
         await self._process.write_line(_encode({"type": "user", "message": message}))
         reading = _TurnReading(output)
-        while line := await self._process.read_line():
-            value = read_message(line)
-            if value is None:
-                continue
+        while (value := await read_message(self._process)) is not None:
             if value.get("type") == "result":
                 return self._end(value, reading)
             self._check_session(value)
             reading.read(value)
             await output.drain()
-        code = await self._process.exit_code()
+        failure = await exit_failure(self._process)
         if _UNKNOWN in self._process.errors:
             raise stale_session(self._process.errors)
-        raise agent_exited(self._process.errors, code)
+        raise failure
 
     def _end(self, result: Json, reading: "_TurnReading") -> AgentTurn:
         # `subtype` is `success` even if the API could not be reached.

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.errors import ProviderFailure
 from holdfast.providers.cli_agents.failures import agent_exited, agent_failure, stale_session
 from holdfast.providers.cli_agents.process import AgentProcess
 from holdfast.providers.items.shapes import as_object
@@ -18,13 +19,26 @@ _REFUSED = -32601
 _encode = msgspec.json.Encoder().encode
 
 
-def read_message(line: bytes) -> Json | None:
-    """Return the message in a line of an agent; None if it is a warning, not JSON."""
-    try:
-        message = msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None
+async def read_message(process: AgentProcess) -> Json | None:
+    """Return the next message of an agent, or None at the end of its output.
+
+    Lines that are no messages, such as warnings, are kept for the failure of an agent that exits.
+    """
+    while line := await process.read_line():
+        try:
+            message = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            message = None
+        if isinstance(message, dict):
+            return message
+        process.note_unreadable(line)
+    return None
+
+
+async def exit_failure(process: AgentProcess) -> ProviderFailure:
+    """Return the failure for an agent whose output ended without an answer."""
+    code = await process.exit_code()
+    return agent_exited(process.errors, process.unreadable, code)
 
 
 def refuse_all(method: str, params: Json) -> Json | None:
@@ -73,16 +87,12 @@ class JsonRpc:
 
         Every other request of the agent is answered here.
         """
-        while line := await self._process.read_line():
-            message = read_message(line)
-            if message is None:
-                continue
+        while (message := await read_message(self._process)) is not None:
             if "method" not in message or "id" not in message:
                 return message
             if not await self._respond(message):
                 return message
-        code = await self._process.exit_code()
-        raise agent_exited(self._process.errors, code)
+        raise await exit_failure(self._process)
 
     async def reply(self, request: Json, result: Json) -> None:
         """Answer a request that was postponed."""
