@@ -75,6 +75,15 @@ class PostgresServer:
         """Let it start the next time as a standby, until it is promoted."""
         (self._data / "standby.signal").touch()
 
+    def copy_to(self, folder: Path) -> None:
+        """Copy the data of the stopped server."""
+        _copy(self._data, folder)
+
+    def restore(self, folder: Path) -> None:
+        """Replace the data of the stopped server, as by an older backup or a lagging standby."""
+        shutil.rmtree(self._data)
+        _copy(folder, self._data)
+
     def url(self, database: str = "postgres") -> str:
         """Return the URL of a database."""
         return self._pattern.replace("{database}", database)
@@ -91,6 +100,11 @@ class PostgresServer:
                 await connection.close()
 
         asyncio.run(execute())
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a data directory with its owner, which is not root even if the tests are."""
+    subprocess.run(["cp", "-a", source, target], check=True)
 
 
 def client_tools() -> Path:

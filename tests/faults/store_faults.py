@@ -48,6 +48,20 @@ DURABILITY = (
         ("tests/contract/test_failed_commits.py",),
     ),
     Fault(
+        "a session that the database lost counts as unknown",
+        f"{STORES}/sql/store.py",
+        "            if row is None:\n                raise SessionLost(name)\n",
+        "            if row is None:\n                return\n",
+        ("tests/crash/test_lost_commits.py",),
+    ),
+    Fault(
+        "a turn that the database lost counts as deleted",
+        "src/holdfast/engine/sessions/gateway.py",
+        "        return session is None or session.deleted_at is None\n",
+        "        return False\n",
+        ("tests/crash/test_lost_commits.py",),
+    ),
+    Fault(
         "a batch whose outcome is unknown is tried again as if it were new",
         f"{STORES}/sqlite/driver.py",
         "[replace(command, again=True)]",

@@ -38,6 +38,7 @@ HoldfastError
 ├── ProviderFailure         a failure of the model's server, classified once
 └── StoreError
     ├── StoreUnavailable    nothing was done, or its outcome is unknown; try again
+    ├── SessionLost         the database was reached again without a session that was in it
     ├── StoreClosed         closed in this process, for good
     ├── ForeignDatabase     the tables are of another application
     ├── SchemaTooNew
@@ -358,6 +359,23 @@ class StoreUnavailable(StoreError):
 
     code = "store_unavailable"
     retryable = True
+
+
+class SessionLost(StoreError):
+    """The database was reached again and lacks a session that this process had seen in it.
+
+    A standby that was promoted may lack the last commits, and so may a restored backup.
+    """
+
+    code = "session_lost"
+    retryable = True
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"session {session_id} was in the database before the connection to it was lost, and "
+            "is not in it now; the database may have lost its last commits"
+        )
+        self.session_id = session_id
 
 
 class StoreClosed(StoreError):

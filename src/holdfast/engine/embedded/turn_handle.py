@@ -242,6 +242,8 @@ class TurnHandle:
 
     async def _why_lost(self, run: ActiveRun) -> HoldfastError:
         view = await self._gateway.read.turn(run.turn.tenant, run.turn.id)
+        if view is None and await self._gateway.is_lost(run.turn):
+            return await self._gateway.why_gone(run.turn)
         if view is None or view.turn.outcome == "cancelled":
             return TurnCancelled(run.turn.id, view.turn.error_code if view else "session_deleted")
         return RunFenced(f"turn {run.turn.id} was taken over by another worker")

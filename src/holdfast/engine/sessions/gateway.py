@@ -233,6 +233,8 @@ class Gateway:
             )
             if isinstance(admission, Queued) and not is_ended:
                 self._leave_queue(admission.turn)
+            if isinstance(exc, TurnNotFound):
+                raise await self.why_gone(admission.turn) from exc
             raise
 
     def leave(self, run: ActiveRun) -> None:
@@ -306,13 +308,14 @@ class Gateway:
         view = await self.read.turn(tenant, turn_id)
         if view is None:
             raise TurnNotFound(f"no turn {turn_id}")
-        waiter = self._registry.watch(view.turn.session_id)
+        turn = view.turn
+        waiter = self._registry.watch(turn.session_id)
         try:
             while self._is_open(view) and (step is None or view.turn.step <= step):
                 await waiter.wait(POLL_SECONDS)
                 view = await self.read.turn(tenant, turn_id)
                 if view is None:
-                    raise SessionDeleted("the session of this turn was deleted")
+                    raise await self.why_gone(turn)
         finally:
             self._registry.unwatch(waiter)
         return view
@@ -335,10 +338,29 @@ class Gateway:
         """Return the error for the caller of a turn whose run lost its lane."""
         view = await self.read.turn(turn.tenant, turn.id)
         if view is None:
-            return SessionDeleted("the session of this turn was deleted")
+            return await self.why_gone(turn)
         if view.turn.outcome == "cancelled":
             return TurnCancelled(turn.id, view.turn.error_code)
         return TurnInterrupted(f"turn {turn.id} was taken over by another worker; send it again")
+
+    async def why_gone(self, turn: Turn) -> HoldfastError:
+        """Return the error for a caller whose turn is not in the store any more."""
+        if await self.is_lost(turn):
+            return TurnInterrupted(
+                f"turn {turn.id} is not in the database any more, which may have lost its last "
+                "commits; send it again"
+            )
+        return SessionDeleted("the session of this turn was deleted")
+
+    async def is_lost(self, turn: Turn) -> bool:
+        """Whether the store lacks a turn that was in it, although nobody has erased its session.
+
+        An erased session leaves its row.
+        """
+        if await self.read.turn(turn.tenant, turn.id) is not None:
+            return False
+        session = await self.read.any_session(turn.session_id)
+        return session is None or session.deleted_at is None
 
     async def _flush_delivered(self) -> None:
         if self.delivered:

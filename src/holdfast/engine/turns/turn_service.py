@@ -18,7 +18,6 @@ from holdfast.core.errors import (
     HoldfastError,
     LaneTimeout,
     ProviderFailure,
-    SessionDeleted,
     StoreUnavailable,
     TurnCancelled,
     TurnInterrupted,
@@ -348,7 +347,8 @@ class TurnService:
         try:
             view = await self.records.find(turn.tenant, live.id)
             if view is None:
-                return deleted_end(live.facts)
+                is_lost = await self._gateway.is_lost(turn)
+                return None if is_lost else deleted_end(live.facts)
             is_other = view.run is None or run is None or view.run.id != run.fence.run_id
             if is_other and live.first_output is not None:
                 return None
@@ -408,9 +408,9 @@ class TurnService:
 
         Of a turn that joined another one, that other turn is resumed.
         """
-        turn = await self._read_turn(turn.tenant, turn.id)
+        turn = await self._read_turn(turn, turn.id)
         if turn.merged_into is not None:
-            turn = await self._read_turn(turn.tenant, turn.merged_into)
+            turn = await self._read_turn(turn, turn.merged_into)
             step, request = turn.step, read_request(turn.request)
             accept = replace(accept, idempotency_key=None)
         # The SDK's retry count was claimed when the request arrived: name the turn instead.
@@ -424,16 +424,17 @@ class TurnService:
             return admission
         return self._start(admission, request, is_live=request.is_stream)
 
-    async def _read_turn(self, tenant: Tenant, turn_id: TurnId) -> Turn:
-        view = await self._gateway.read.turn(tenant, turn_id)
+    async def _read_turn(self, turn: Turn, name: TurnId) -> Turn:
+        """Return a turn, or the one of this name that it joined, as it is now."""
+        view = await self._gateway.read.turn(turn.tenant, name)
         if view is None:
-            raise SessionDeleted("the session of this turn was deleted")
+            raise await self._gateway.why_gone(turn)
         return view.turn
 
     async def load_result(self, tenant: Tenant, turn: Turn, step: int) -> TurnResult:
         """Return the recorded result of a step, or raise its error."""
         if turn.merged_into is not None:
-            joined = await self._read_turn(tenant, turn.merged_into)
+            joined = await self._read_turn(turn, turn.merged_into)
             result = await self.load_result(tenant, joined, joined.step)
             named = replace(result.response, id=response_id(turn.id, step))
             return TurnResult(turn, result.session, named)
@@ -444,7 +445,7 @@ class TurnService:
         view = await self._gateway.read.session(tenant, session_id=turn.session_id)
         facts = await self.facts_of(turn, done, view.session) if view is not None else None
         if facts is None or view is None:
-            raise SessionDeleted("the session of this turn was deleted")
+            raise await self._gateway.why_gone(turn)
         return TurnResult(turn, view.session, facts)
 
     async def facts_of(self, turn: Turn, run: Run, session: Session) -> ResponseFacts | None:

@@ -72,6 +72,7 @@ STATUS: dict[type[err.HoldfastError], int] = {
     err.TurnFailed: 502,
     err.ProviderFailure: 502,
     err.StoreUnavailable: 503,
+    err.SessionLost: 503,
     err.StoreClosed: 503,
     err.StoreError: 500,
 }
@@ -82,6 +83,7 @@ RETRY_AFTER: dict[type[err.HoldfastError], int] = {
     err.SessionBusy: 1,
     err.LaneFull: 2,
     TooManyFollowers: 5,
+    err.SessionLost: 10,
     err.LaneTimeout: 2,
     err.TenantFull: 2,
 }

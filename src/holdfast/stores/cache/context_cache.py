@@ -136,6 +136,10 @@ class ContextCache:
         self._entries.move_to_end(session.id)
         return entry
 
+    def knows(self, session_id: SessionId) -> bool:
+        """Whether this process has seen the session in the store."""
+        return session_id in self._entries or session_id in self.large
+
     def whole_log(self, session: Session) -> Sequence[StoredItem] | None:
         """Return the whole log of a session as it is stored, or None if that is not cached.
 

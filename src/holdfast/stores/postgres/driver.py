@@ -118,6 +118,11 @@ class PostgresDriver(SqlDriver):
         """Whether notifications may have been missed."""
         return self._listener.has_missed()
 
+    @property
+    def reconnected_at(self) -> float:
+        """When the database was reached again after it could not be, by the monotonic clock."""
+        return self._listener.reconnected_at
+
     async def close(self) -> None:
         """Close every connection; drop those that do not answer."""
         await self._listener.close()

@@ -8,6 +8,7 @@ one takes the locks again and reports that notifications may have been missed.
 import asyncio
 import contextlib
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -105,7 +106,7 @@ class NotificationListener:
         self._has_messages = False
         self._telling: asyncio.Task[None] | None = None
         self._has_missed = False
-        self._reconnected_at = -RECONNECT_SECONDS
+        self._reconnected_at = -math.inf
         self._polled_at = 0.0
         # A connection runs one query at a time.
         self._asking = asyncio.Lock()
@@ -143,6 +144,14 @@ class NotificationListener:
             return True
         has_missed, self._has_missed = self._has_missed, False
         return has_missed
+
+    @property
+    def reconnected_at(self) -> float:
+        """When the connection was made again after a loss, by the monotonic clock.
+
+        That is now as long as there is no connection: readers may have a new one already.
+        """
+        return self._reconnected_at if self._connection is not None else time.monotonic()
 
     def tell_outbox(self) -> None:
         """Notify other processes soon that the outbox has messages; they also poll."""

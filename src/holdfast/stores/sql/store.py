@@ -1,9 +1,11 @@
 """The SQL store: a driver, a group committer and listeners for wake-ups."""
 
+import math
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, TypeVar
 
-from holdfast.core.errors import HoldfastError, StoreClosed
+from holdfast.core.errors import HoldfastError, SessionLost, SessionNotFound, StoreClosed
 from holdfast.core.history.history_hash import HistoryHashRow
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, WorkerId
 from holdfast.core.model.items import StoredItem
@@ -66,6 +68,14 @@ class SqlDriver(BatchDriver, Protocol):
     clock: Clock
     """The clock that commands are decided by; reading it takes no round trip."""
 
+    @property
+    def reconnected_at(self) -> float:
+        """When a database that could not be reached was reached again, by the monotonic clock.
+
+        What answers then may be another server, or a restored one. A file is never another one.
+        """
+        return -math.inf
+
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read in one snapshot; `query` gets the database's time."""
         ...
@@ -87,6 +97,32 @@ class SqlDriver(BatchDriver, Protocol):
         ...
 
 
+LOST_SECONDS = 600.0
+"""How long after a reconnection a session that is missing may come back: an operator may repair it.
+Later it counts as unknown."""
+
+
+class LostSessions:
+    """Finds sessions that a database lacks since it was reached again."""
+
+    def __init__(self, driver: SqlDriver, contexts: ContextCache) -> None:
+        self._driver = driver
+        self._contexts = contexts
+
+    async def check(self, session_id: object) -> None:
+        """Raise `SessionLost` if this process has seen a session whose row is missing now.
+
+        Erasing leaves the row.
+        """
+        if time.monotonic() - self._driver.reconnected_at > LOST_SECONDS:
+            return
+        name = SessionId(str(session_id))
+        if self._contexts.knows(name):
+            row = await self._driver.read(lambda _: lookups.find_session(name))
+            if row is None:
+                raise SessionLost(name)
+
+
 class SqlReader(SnapshotReader):
     """Reads, each in one snapshot; see `ports.store.Reader`."""
 
@@ -96,15 +132,17 @@ class SqlReader(SnapshotReader):
         transcripts: ContextCache | None = None,
         *,
         inline: QueryRunner | None = None,
+        lost: LostSessions | None = None,
     ) -> None:
         super().__init__(run, inline)
+        self._lost = lost
         self._inline = inline
         """Runs short reads on the event loop if the driver can."""
         self._transcripts = transcripts or ContextCache()
         self._lines = LineageCache()
 
-    session = reading(queries.session, is_short=True)
-    find_session = reading(queries.session_alone, is_short=True)
+    _session = reading(queries.session, is_short=True)
+    _find_session = reading(queries.session_alone, is_short=True)
     any_session = reading(lookups.find_session, is_short=True)
     forks = reading(record_queries.forks)
     descendants = reading(record_queries.descendants)
@@ -127,6 +165,24 @@ class SqlReader(SnapshotReader):
     events = reading(queries.events)
     feed = reading(queries.feed)
     log_end = reading(queries.log_end, is_short=True)
+
+    async def session(
+        self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
+    ) -> SessionView | None:
+        """Return one session as the API shows it."""
+        view = await self._session(tenant, session_id=session_id, key=key)
+        if view is None and session_id is not None and self._lost is not None:
+            await self._lost.check(session_id)
+        return view
+
+    async def find_session(
+        self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
+    ) -> Session | None:
+        """Return one session without its queue and its last turn."""
+        session = await self._find_session(tenant, session_id=session_id, key=key)
+        if session is None and session_id is not None and self._lost is not None:
+            await self._lost.check(session_id)
+        return session
 
     async def find_history(
         self, tenant: Tenant, history_hashes: Sequence[bytes]
@@ -243,6 +299,8 @@ class SqlReader(SnapshotReader):
             ),
             SHORT_ROWS,
         )
+        if result is None and session_id is not None and self._lost is not None:
+            await self._lost.check(session_id)
         if result is not None and last is None:
             readings.keep(result.session, result.listed)
         return result
@@ -277,7 +335,8 @@ class SqlStore:
         """Notifies other processes of messages that this one does not send itself."""
         self._transcripts = ContextCache()
         inline = self._query_inline if driver.reads_inline else None
-        self.read: Reader = SqlReader(self.query, self._transcripts, inline=inline)
+        self._lost = LostSessions(driver, self._transcripts)
+        self.read: Reader = SqlReader(self.query, self._transcripts, inline=inline, lost=self._lost)
         """The reading side."""
         self.channels: ChannelReader = SqlChannelReader(self.query)
         """The reading side of channels."""
@@ -322,6 +381,8 @@ class SqlStore:
         outcome: OutcomeT | HoldfastError = decision.outcome
         if isinstance(outcome, HoldfastError):
             try:
+                if isinstance(outcome, SessionNotFound):
+                    await self._lost.check(getattr(command, "session_id", None))
                 raise outcome
             finally:
                 # The traceback refers to this frame. A reference back to the error would keep the
