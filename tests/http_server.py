@@ -10,6 +10,7 @@ from holdfast.http.app import Application
 from holdfast.http.request.auth import DEFAULT_BODY_BYTES
 from holdfast.http.server.connection import ServerState
 from holdfast.http.server.exchange import Exchange
+from holdfast.http.server.memory_budget import MemoryBudget
 from holdfast.http.server.protocol import ConnectionLimits
 from holdfast.http.server.run import open_listener, server_config
 from holdfast.http.server.types import Request
@@ -43,6 +44,11 @@ class HttpServer:
     def url(self) -> str:
         """The base URL."""
         return f"http://127.0.0.1:{self.address[1]}"
+
+    @property
+    def body_budget(self) -> MemoryBudget:
+        """What bodies and messages are counted in."""
+        return self.application.body_budget
 
     async def serve(self, request: Request) -> None:
         """Answer one request."""

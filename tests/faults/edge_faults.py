@@ -250,4 +250,43 @@ AGENTS = (
     ),
 )
 
-EDGE_FAULTS = (*ACCESS, *WIRE, *BOUNDS, *FAILURES, *OPAQUE, *AGENTS)
+
+MEMORY = (
+    Fault(
+        "a body counts what it declares before it arrives",
+        f"{HTTP}/server/types.py",
+        "size := min(size + STEP_BYTES, length)",
+        "size := length",
+        ("tests/acceptance/test_slow_uploads.py",),
+    ),
+    Fault(
+        "one tenant takes the whole memory for bodies",
+        f"{HTTP}/server/memory_budget.py",
+        "return free >= self._share and next",
+        "return next",
+        ("tests/unit/http/request/test_body_decoder.py",),
+    ),
+    Fault(
+        "an unsigned webhook may be as large as any body",
+        f"{HTTP}/admin/channels.py",
+        "        request.max_body_bytes = min(request.max_body_bytes, MAX_WEBHOOK_BYTES)\n",
+        "",
+        ("tests/acceptance/test_slow_uploads.py",),
+    ),
+    Fault(
+        "a body may stop for as long as it came fast before",
+        f"{HTTP}/server/protocol.py",
+        "latest = max(self._body_deadline, now + limits.body_ahead_seconds)",
+        'latest = float("inf")',
+        ("tests/unit/http/server/test_connection_limits.py",),
+    ),
+    Fault(
+        "WebSocket messages that are not complete are not counted",
+        f"{HTTP}/server/uvicorn_websocket.py",
+        "        elif self._waiting is None:\n            self._count(pending)\n",
+        "",
+        ("tests/acceptance/test_slow_uploads.py",),
+    ),
+)
+
+EDGE_FAULTS = (*ACCESS, *WIRE, *BOUNDS, *FAILURES, *OPAQUE, *AGENTS, *MEMORY)

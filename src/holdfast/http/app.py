@@ -36,9 +36,9 @@ from holdfast.http.request.auth import DEFAULT_CONFIG, Authenticator, HttpConfig
 from holdfast.http.request.body_decoder import BodyDecoder
 from holdfast.http.request.submit_turn import TurnSubmitter
 from holdfast.http.server.access_log import access_logger, begin_request, log_request
-from holdfast.http.server.body_budget import BodyBudget
 from holdfast.http.server.cors import check_origin, cors_headers, is_preflight
 from holdfast.http.server.errors import error_reply, reply_for_error
+from holdfast.http.server.memory_budget import MemoryBudget
 from holdfast.http.server.types import (
     AnyReply,
     ClientDisconnected,
@@ -94,7 +94,7 @@ class Application:
         self._authenticator = Authenticator(gateway.read, config, limiter)
         self._meter = gateway.meter
         self._upstreams = upstreams
-        self._budget = BodyBudget(max(config.body_bytes_in_flight, config.body_bytes))
+        self.body_budget = MemoryBudget(max(config.body_bytes_in_flight, config.body_bytes))
         self._decoder = BodyDecoder(config.items)
         self._routes = Routes()
         turns = self._new_submitter(streams, services.tools)
@@ -315,7 +315,7 @@ class Application:
     async def serve(self, request: Request) -> None:
         """Answer one request; every error becomes a JSON reply."""
         context = begin_request(request, self._gateway.ids.new)
-        request.max_body_bytes, request.budget = self._config.body_bytes, self._budget
+        request.max_body_bytes, request.budget = self._config.body_bytes, self.body_budget
         try:
             reply: AnyReply
             try:
@@ -349,7 +349,7 @@ class Application:
                 reply = error_reply(500, "internal server error", code="internal_error")
             await self._send(request, reply, context)
         finally:
-            if request.content or request.reserved_bytes:
+            if request.content or request.held is not None:
                 request.release_body()
 
     async def _send(self, request: Request, reply: AnyReply, context: RequestContext) -> None:
@@ -375,12 +375,14 @@ class Application:
         query, headers = scope.get("query_string", b""), list(scope["headers"])
         request = Request("GET", scope["path"], query, headers)
         context = begin_request(request, self._gateway.ids.new)
-        request.budget = self._budget
+        request.budget = self.body_budget
         if request.path == WEBSOCKET_PATH:
             request.route = WEBSOCKET_PATH
         websocket = WebSocket(scope, receive, send)
         try:
             await self._authenticator.authenticate(request)
+            if request.sender:
+                websocket.party = request.tenant
             check_origin(request, self._config.cors_origins)
             if request.path == WEBSOCKET_PATH:
                 await self._websockets.serve(request, websocket)

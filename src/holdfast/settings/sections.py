@@ -153,7 +153,10 @@ class LimitSettings:
     body_bytes: int = 64 * 1024 * 1024
     """Maximum size of a request body."""
     body_bytes_in_flight: int = 64 * 1024 * 1024
-    """Bytes of request bodies that the process holds at a time; at least `body_bytes`."""
+    """Bytes of request bodies that the process holds at a time; at least `body_bytes`.
+
+    A tenant or address has a quarter, and more only while a quarter stays free for others.
+    """
     items: int = 20_000
     """Items or messages of one request."""
     connections_per_address: int = 1000

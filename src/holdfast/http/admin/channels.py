@@ -23,7 +23,8 @@ STATES: dict[str, OutboxState] = {
     "open": "open", "pending": "pending", "sending": "sending", "sent": "sent", "dead": "dead",
     "dropped": "dropped",
 }  # fmt: skip
-MAX_WEBHOOK_BYTES = 1024 * 1024
+MAX_WEBHOOK_BYTES = 64 * 1024
+"""Anybody can send a webhook: its signature is over the whole body."""
 _MEDIA_TYPE = re.compile(r"[\w.+-]{1,64}/[\w.+-]{1,64}", re.ASCII)
 
 

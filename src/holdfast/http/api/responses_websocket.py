@@ -53,8 +53,8 @@ from holdfast.http.server.access_log import (
     log_websocket_closed,
     log_websocket_opened,
 )
-from holdfast.http.server.body_budget import UNCOUNTED_BYTES
-from holdfast.http.server.errors import error_value, reply_for_error
+from holdfast.http.server.errors import error_event, error_value, reply_for_error
+from holdfast.http.server.memory_budget import UNCOUNTED_BYTES, Holding
 from holdfast.http.server.types import Request
 from holdfast.http.server.websocket import POLICY, WebSocket
 from holdfast.ports.request_context import begin_context
@@ -153,8 +153,8 @@ class _Connection:
         """Input that waits for the outputs of the client's tools, by stream."""
         self.turns = 0
         """Requests that were answered."""
-        self._reserved: dict[int, int] = {}
-        """Sizes of the large frames that are not answered yet, by object id."""
+        self._held: dict[int, Holding] = {}
+        """What large frames count that are not answered yet, by object id."""
 
     async def receive_frames(self) -> None:
         """Queue request frames until the client disconnects."""
@@ -175,15 +175,18 @@ class _Connection:
 
     async def _reserve(self, frame: bytes) -> None:
         """Count a large frame towards the body bytes of the process until it is answered."""
-        budget = self._request.budget
-        if budget is not None and len(frame) > UNCOUNTED_BYTES:
-            await budget.reserve(len(frame))
-            self._reserved[id(frame)] = len(frame)
+        held, budget = self._websocket.take_holding(), self._request.budget
+        if held is None and budget is not None and len(frame) > UNCOUNTED_BYTES:
+            held = budget.open(self._websocket.party)
+        if held is not None:
+            self._held[id(frame)] = held
+            await held.grow(len(frame))
+            held.finish(len(frame))
 
     def _release(self, frame: bytes) -> None:
-        size = self._reserved.pop(id(frame), 0)
-        if size and self._request.budget is not None:
-            self._request.budget.release(size)
+        held = self._held.pop(id(frame), None)
+        if held is not None:
+            held.close()
 
     async def close(self) -> None:
         """Stop sending; cancel the turns if `on_disconnect` is "cancel"."""
@@ -191,8 +194,8 @@ class _Connection:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
-        if self._request.budget is not None:
-            self._request.budget.release(sum(self._reserved.values()))
+        for held in self._held.values():
+            held.close()
         if self._turns.cancels_on_disconnect:
             for ticket in self._tickets:
                 await ticket.abandon()
@@ -464,11 +467,7 @@ class _Connection:
     async def _send_error(self, error: HoldfastError, stream_id: str | None) -> int:
         """Send an error, and return its status."""
         reply = reply_for_error(error)
-        value: dict[str, Any] = {"type": "error", "status": reply.status}
-        value |= msgspec.json.decode(reply.body)
-        value["error"]["headers"] = {
-            name.decode(): text.decode() for name, text in reply.headers if name != b"content-type"
-        }
+        value = error_event(reply)
         if stream_id is not None:
             value["stream_id"] = stream_id
         await self._websocket.send(_encode(value))

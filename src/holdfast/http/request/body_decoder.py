@@ -23,8 +23,8 @@ from holdfast.http.request.decoding import (
     pop_entries,
     pop_text,
 )
-from holdfast.http.server.body_budget import ServerBusy
 from holdfast.http.server.errors import TooManyItems
+from holdfast.http.server.memory_budget import ServerBusy
 from holdfast.http.server.types import Request
 
 WORKER_BYTES = 4 * 1024 * 1024

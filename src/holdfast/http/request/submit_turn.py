@@ -157,7 +157,7 @@ class TurnSubmitter:
                 ticket = await self._after_hold(request, turn_request, ticket, new_items)
             request.session_headers = answer_headers(ticket.session, ticket.turn.id)
             request.content = b""
-            if request.reserved_bytes:
+            if request.held is not None:
                 request.release_body()
         except BaseException:
             # An accepted turn is executed even if its request ends.

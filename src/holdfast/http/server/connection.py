@@ -4,7 +4,9 @@
 """
 
 import asyncio
+import ipaddress
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from http import HTTPStatus
@@ -51,6 +53,8 @@ class FlowControl:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self.read_paused = False
+        self._paused_at = 0.0
+        self.paused_seconds = 0.0
         self.write_paused = False
         self._is_writable = asyncio.Event()
         self._is_writable.set()
@@ -62,14 +66,23 @@ class FlowControl:
     def pause_reading(self) -> None:
         """Stop reading from the socket."""
         if not self.read_paused:
-            self.read_paused = True
+            self.read_paused, self._paused_at = True, time.monotonic()
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Read from the socket again."""
         if self.read_paused:
+            self.paused_seconds += time.monotonic() - self._paused_at
             self.read_paused = False
             self._transport.resume_reading()
+
+    def take_paused_seconds(self) -> float:
+        """Return how long reading was paused since the last call."""
+        seconds, self.paused_seconds = self.paused_seconds, 0.0
+        if self.read_paused:
+            now = time.monotonic()
+            seconds, self._paused_at = seconds + now - self._paused_at, now
+        return seconds
 
     def pause_writing(self) -> None:
         """Make writers wait."""
@@ -179,3 +192,10 @@ def _peer(transport: asyncio.Transport) -> tuple[str, int] | None:
     """Return the client's address, or None if it has already disconnected."""
     peer = transport.get_extra_info("peername")
     return (str(peer[0]), int(peer[1])) if isinstance(peer, tuple) else None
+
+
+def client_network(address: str) -> str:
+    """Return what connections are counted by: an IPv4 address, or the /64 of an IPv6 address."""
+    if ":" not in address or "." in address:
+        return address.rpartition(":")[2]
+    return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))

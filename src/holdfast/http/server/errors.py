@@ -9,7 +9,7 @@ from holdfast.core import errors as err
 from holdfast.core.decisions.api_keys import NotAllowed, NotAuthenticated
 from holdfast.core.decisions.channels.outbox import MessageSettled
 from holdfast.engine.streaming.event_feed import TooManyFollowers
-from holdfast.http.server.body_budget import ServerBusy
+from holdfast.http.server.memory_budget import ServerBusy, ShareExceeded
 from holdfast.http.server.types import JSON, BodyTooLarge, Header, Reply
 from holdfast.ports.channel import DeliveryDelayed, WebhookRejected
 
@@ -24,6 +24,13 @@ class TooManyItems(err.InvalidInput):
     """The request has more items or JSON values than the gateway decodes."""
 
     code = "too_many_items"
+
+
+class RequestTimeout(err.HoldfastError):
+    """A body or message came too slowly."""
+
+    code = "request_timeout"
+    retryable = True
 
 
 class RateLimited(err.HoldfastError):
@@ -42,10 +49,12 @@ STATUS: dict[type[err.HoldfastError], int] = {
     TooManyItems: 413,
     UnsupportedMediaType: 415,
     ServerBusy: 503,
+    ShareExceeded: 429,
     NotAuthenticated: 401,
     WebhookRejected: 401,
     NotAllowed: 403,
     RateLimited: 429,
+    RequestTimeout: 408,
     err.InvalidInput: 400,
     MessageSettled: 409,
     DeliveryDelayed: 503,
@@ -80,6 +89,7 @@ STATUS: dict[type[err.HoldfastError], int] = {
 
 RETRY_AFTER: dict[type[err.HoldfastError], int] = {
     ServerBusy: 5,
+    ShareExceeded: 5,
     err.SessionBusy: 1,
     err.LaneFull: 2,
     TooManyFollowers: 5,
@@ -153,7 +163,8 @@ def reply_for_error(error: err.HoldfastError) -> Reply:
         headers.append((b"retry-after", str(seconds).encode()))
     if isinstance(error, RateLimited):
         headers.append((b"retry-after", str(math.ceil(error.retry_after_seconds)).encode()))
-    if isinstance(error, BodyTooLarge):
+    if isinstance(error, BodyTooLarge | ServerBusy | ShareExceeded):
+        # The rest of a body may be on its way.
         headers.append((b"connection", b"close"))
     if isinstance(error, NotAuthenticated):
         headers.append((b"www-authenticate", b"Bearer"))
@@ -163,6 +174,16 @@ def reply_for_error(error: err.HoldfastError) -> Reply:
         headers.append((b"x-session-id", error.live_id.encode()))
     code = error.failure_code if isinstance(error, err.TurnFailed) else error.code
     return error_reply(status, error.message, code=code, param=error.param, headers=tuple(headers))
+
+
+def error_event(reply: Reply) -> dict[str, Any]:
+    """Return an error reply as an event of a WebSocket."""
+    value: dict[str, Any] = {"type": "error", "status": reply.status}
+    value |= msgspec.json.decode(reply.body)
+    value["error"]["headers"] = {
+        name.decode(): text.decode() for name, text in reply.headers if name != b"content-type"
+    }
+    return value
 
 
 def _status(kind: type[err.HoldfastError]) -> int:

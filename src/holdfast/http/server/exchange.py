@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from holdfast.http.server.body_budget import UNCOUNTED_BYTES
 from holdfast.http.server.connection import STATUS_LINE, FlowControl, ServerState
+from holdfast.http.server.memory_budget import UNCOUNTED_BYTES
 from holdfast.http.server.types import ClientDisconnected, Header, Request, ValueT
 
 MAX_BUFFERED_BYTES = 64 * 1024

@@ -4,7 +4,6 @@ It passes requests to the application as `Exchange` values; only WebSocket conne
 """
 
 import asyncio
-import ipaddress
 from collections import Counter
 from functools import lru_cache
 from typing import Any, Protocol
@@ -15,7 +14,12 @@ import msgspec
 
 from holdfast.engine.clock import RandomIds
 from holdfast.engine.logging import log
-from holdfast.http.server.connection import STATUS_LINE, ClientSocket, WebSocketFactory
+from holdfast.http.server.connection import (
+    STATUS_LINE,
+    ClientSocket,
+    WebSocketFactory,
+    client_network,
+)
 from holdfast.http.server.errors import error_value
 from holdfast.http.server.exchange import MAX_BUFFERED_BYTES, Exchange
 from holdfast.http.server.types import Request
@@ -45,10 +49,12 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Size of a request line with its headers, and of chunked trailers."""
     head_seconds: float = 30.0
     """Time for a request head, and for the first byte of a new connection."""
-    body_seconds: float = 30.0
-    """Time for a body; each KiB that arrives extends it, see `body_bytes_per_second`."""
-    body_bytes_per_second: int = 1024
-    """The average rate below which a body is given up after `body_seconds`."""
+    body_seconds: float = 5.0
+    """Time for a body; what arrives extends it, see `body_bytes_per_second`."""
+    body_bytes_per_second: int = 16 * 1024
+    """The rate below which a body is given up after `body_seconds`."""
+    body_ahead_seconds: float = 30.0
+    """How long a body may stop at most, however fast it came before."""
     stall_seconds: float = 60.0
     """A client that accepts no byte of its response for this long is disconnected."""
     connections_per_address: int = 1000
@@ -97,9 +103,10 @@ class HttpProtocol(ClientSocket):
     """The exchange whose response is in progress; `cycle` is being received."""
     _idle_since: float | None = None
     _head_since: float | None = None
-    _body_since = 0.0
-    """When the current body began, moved forward while we do not read from the socket."""
+    _body_deadline = 0.0
+    """When the current body is given up, moved forward by what arrives."""
     _body_bytes = 0
+    """Body bytes that have not moved the deadline yet."""
     _unsent_bytes = 0
     _stalled_since: float | None = None
     _checked_at = 0.0
@@ -233,7 +240,8 @@ class HttpProtocol(ClientSocket):
         if self._max_possible_head > self.limits.head_bytes:
             self._measure_head()
         self._head_since = None
-        self._body_since, self._body_bytes = self.loop.time(), 0
+        self._body_deadline = self.loop.time() + self.limits.body_seconds
+        self._body_bytes, self.flow.paused_seconds = 0, 0.0
         self._framing_bytes = self._trailer_bytes = 0
         parser = self.parser
         path, query, raw_path = _read_url(self.url)
@@ -421,11 +429,21 @@ class HttpProtocol(ClientSocket):
             if now >= self._head_since + limits.head_seconds:
                 self._time_out_head()
         elif self._is_receiving_body():
-            if self.flow.read_paused or self.cycle.waiting_for_100_continue:
-                self._body_since += elapsed
-            extension = self._body_bytes / limits.body_bytes_per_second
-            if now >= self._body_since + limits.body_seconds + extension:
+            if self.cycle.waiting_for_100_continue:
+                self._body_deadline += elapsed
+            self._extend_body(now)
+            if now >= self._body_deadline:
                 self._reject(408, "the request body came too slowly", code="request_timeout")
+
+    def _extend_body(self, now: float) -> None:
+        """Move the deadline of a body by what has arrived, and by pauses of our own."""
+        limits, received = self.limits, self._body_bytes
+        self._body_deadline += self.flow.take_paused_seconds()
+        self._body_bytes = 0
+        latest = max(self._body_deadline, now + limits.body_ahead_seconds)
+        self._body_deadline = min(
+            self._body_deadline + received / limits.body_bytes_per_second, latest
+        )
 
     def _time_out_head(self) -> None:
         if self._is_in_head:
@@ -527,13 +545,6 @@ def _read_url(url: bytes) -> tuple[str, bytes, str]:
     parsed = httptools.parse_url(url)
     path = parsed.path.decode("ascii")
     return unquote(path) if "%" in path else path, parsed.query or b"", path
-
-
-def client_network(address: str) -> str:
-    """Return what connections are counted by: an IPv4 address, or the /64 of an IPv6 address."""
-    if ":" not in address or "." in address:
-        return address.rpartition(":")[2]
-    return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
 
 
 def protocol_class(

@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.engine.logging import log
 from holdfast.http.server.connection import ServerState, WebSocketFactory
+from holdfast.http.server.memory_budget import MemoryBudget
 from holdfast.http.server.protocol import (
     ConnectionLimits,
     HttpProtocol,
@@ -41,6 +42,11 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 class ServedApplication(RequestHandler, Protocol):
     """An application that answers HTTP requests directly and WebSockets through ASGI."""
+
+    @property
+    def body_budget(self) -> MemoryBudget:
+        """What its bodies and messages are counted in."""
+        ...
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one WebSocket connection."""
@@ -79,7 +85,10 @@ def server_config(
     addresses: Counter[str] = Counter()
     return ServerConfig(
         protocol_class(
-            application, limits, addresses, _websocket_factory(application, addresses, body_bytes)
+            application,
+            limits,
+            addresses,
+            _websocket_factory(application, addresses, body_bytes, limits),
         ),
         # Turns get the grace period first; then their responses still have to be written.
         flush_seconds=math.ceil(grace_seconds) + FLUSH_SECONDS,
@@ -87,7 +96,10 @@ def server_config(
 
 
 def _websocket_factory(
-    application: ServedApplication, addresses: Counter[str], body_bytes: int
+    application: ServedApplication,
+    addresses: Counter[str],
+    body_bytes: int,
+    limits: ConnectionLimits,
 ) -> WebSocketFactory:
     """Return the factory of WebSocket connections.
 
@@ -99,7 +111,7 @@ def _websocket_factory(
         if not factories:
             from holdfast.http.server.uvicorn_websocket import websocket_factory
 
-            factories.append(websocket_factory(application, addresses, body_bytes))
+            factories.append(websocket_factory(application, addresses, body_bytes, limits))
         return factories[0](state)
 
     return connect

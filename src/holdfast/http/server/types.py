@@ -22,7 +22,8 @@ import msgspec
 from holdfast.core.errors import HoldfastError, InvalidInput
 from holdfast.core.ids import DEFAULT_TENANT, Tenant, TurnId
 from holdfast.engine.logging import log
-from holdfast.http.server.body_budget import UNCOUNTED_BYTES, BodyBudget
+from holdfast.http.server.connection import client_network
+from holdfast.http.server.memory_budget import UNCOUNTED_BYTES, Holding, MemoryBudget
 
 Header = tuple[bytes, bytes]
 ValueT = TypeVar("ValueT")
@@ -30,7 +31,8 @@ ValueT = TypeVar("ValueT")
 JSON = (b"content-type", b"application/json")
 SSE = (b"content-type", b"text/event-stream; charset=utf-8")
 MAX_DIGITS = 18
-RESERVE_STEP_BYTES = 1024 * 1024
+STEP_BYTES = 1024 * 1024
+"""How far the bytes that are reserved for a body are ahead of those that have arrived."""
 
 
 class ClientDisconnected(Exception):
@@ -78,11 +80,11 @@ class Request:
     is_delivered = False
     """Whether the answer reached the client, as far as the server knows."""
     max_body_bytes: int
-    budget: BodyBudget | None = None
+    budget: MemoryBudget | None = None
     is_read = False
     """Whether the body has been read to its end."""
-    reserved_bytes = 0
-    """How much of the body counts towards the bytes that the process may hold."""
+    held: Holding | None = None
+    """What a large body counts towards the bytes that the process may hold."""
 
     def __init__(self, method: str, path: str, query_string: bytes, headers: list[Header]) -> None:
         self.method = method
@@ -99,6 +101,11 @@ class Request:
     def client_host(self) -> str:
         """The address of the client; empty if unknown."""
         return ""
+
+    @property
+    def party(self) -> str:
+        """Who has a part of the process's memory: the tenant of a key, or else the address."""
+        return self.tenant if self.sender else f"address {client_network(self.client_host)}"
 
     async def receive(self) -> tuple[bytes, bool]:
         """Return the next bytes of the body and whether more follow.
@@ -171,12 +178,12 @@ class Request:
         if self.is_read:
             return self.content
         limit, size = self.max_body_bytes, 0
-        length = self.by_name.get(b"content-length")
+        declared = self.by_name.get(b"content-length")
         # The parser has rejected any Content-Length that is not a number.
-        if length is not None and length.isdigit() and int(length[:MAX_DIGITS]) > limit:
+        is_declared = declared is not None and declared.isdigit()
+        length = int(declared[:MAX_DIGITS]) if declared is not None and is_declared else limit
+        if length > limit:
             raise BodyTooLarge(f"a request body has at most {limit} bytes")
-        if length is not None and length.isdigit() and int(length[:MAX_DIGITS]) > UNCOUNTED_BYTES:
-            await self._reserve(int(length[:MAX_DIGITS]), may_wait=True)
         pieces: list[bytes] = []
         has_more = True
         while has_more:
@@ -185,28 +192,43 @@ class Request:
             size += len(piece)
             if size > limit:
                 raise BodyTooLarge(f"a request body has at most {limit} bytes")
-            if size > UNCOUNTED_BYTES and size > self.reserved_bytes:
-                await self._reserve(size, may_wait=False)
+            if size > UNCOUNTED_BYTES:
+                await self._hold(size, length if has_more else size)
+        if self.held is not None:
+            self.held.finish(size)
         # Most bodies arrive in one piece: do not copy them.
         self.content = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self.is_read, self.received_bytes = True, size
         return self.content
 
-    async def _reserve(self, size: int, *, may_wait: bool) -> None:
-        """Count the body towards the bytes that the process may hold; repeat it as it grows."""
+    async def _hold(self, size: int, length: int) -> None:
+        """Count the bytes that have arrived, in steps, towards those that the process may hold."""
         if self.budget is None:
             return
-        if not may_wait:
-            size = min(size + RESERVE_STEP_BYTES, self.max_body_bytes)
-        await self.budget.reserve(size - self.reserved_bytes, may_wait=may_wait)
-        self.reserved_bytes = size
+        if self.held is None:
+            self.held = self.budget.open(self.party)
+        if size > self.held.size and not self.held.try_grow(size := min(size + STEP_BYTES, length)):
+            await self.wait_for(self.held, size)
+
+    async def wait_for(self, held: Holding, size: int) -> None:
+        """Wait until a holding may grow; raise `ClientDisconnected` when the client is gone."""
+        previous, self.on_disconnected = (
+            self.on_disconnected,
+            lambda: held.abandon(ClientDisconnected),
+        )
+        try:
+            if self.disconnected:
+                raise ClientDisconnected
+            await held.grow(size)
+        finally:
+            self.on_disconnected = previous
 
     def release_body(self) -> None:
         """Drop the body: its items are stored, or the request has ended."""
         self.content = b""
-        reserved, self.reserved_bytes = self.reserved_bytes, 0
-        if self.budget is not None and reserved:
-            self.budget.release(reserved)
+        if self.held is not None:
+            self.held.close()
+            self.held = None
 
     async def wait_disconnected(self, *, or_half_closed: bool = False) -> None:
         """Return when the client has disconnected, or has shut down its sending side."""

@@ -3,12 +3,15 @@
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from holdfast.http.server.memory_budget import Holding
 from holdfast.http.server.types import Header, Reply
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
+PARTY = "party"
+"""Where the state of a connection names whose memory its messages count towards."""
 NORMAL = 1000
 POLICY = 1008
 
@@ -21,9 +24,25 @@ class WebSocket:
         self._send = send
         self._can_reply = "websocket.http.response" in (scope.get("extensions") or {})
         self._is_closed = False
+        self._state: dict[str, str] = scope.get("state") or {}
+        self._held: Holding | None = None
         self.received_bytes = 0
         self.sent_bytes = 0
         self.close_code: int | None = None
+
+    @property
+    def party(self) -> str:
+        """Whose memory the messages count towards; at first the address, later the tenant."""
+        return self._state.get(PARTY, "address ")
+
+    @party.setter
+    def party(self, party: str) -> None:
+        self._state[PARTY] = party
+
+    def take_holding(self) -> Holding | None:
+        """Return what the last frame counts already; the caller closes it."""
+        held, self._held = self._held, None
+        return held
 
     async def accept(self, headers: Iterable[Header] = ()) -> bool:
         """Accept the handshake; return False if the client has already disconnected."""
@@ -55,6 +74,7 @@ class WebSocket:
             self._is_closed = True
             self.close_code = self.close_code or message.get("code")
             return None
+        self._held = message.get("held")
         text = message.get("text")
         frame: bytes = text.encode() if text is not None else message.get("bytes") or b""
         self.received_bytes += len(frame)

@@ -10,10 +10,15 @@ import pytest
 from holdfast.core.errors import HoldfastError, InvalidInput
 from holdfast.http.request import body_decoder, decoding
 from holdfast.http.request.body_decoder import BodyDecoder
-from holdfast.http.server import body_budget
-from holdfast.http.server.body_budget import BodyBudget, ServerBusy
+from holdfast.http.server import memory_budget
 from holdfast.http.server.errors import TooManyItems
-from holdfast.http.server.types import Request
+from holdfast.http.server.memory_budget import (
+    Holding,
+    MemoryBudget,
+    ServerBusy,
+    ShareExceeded,
+)
+from holdfast.http.server.types import ClientDisconnected, Request
 from tests.in_process import RunningGateway, open_gateway
 
 JSON_TYPE = [(b"content-type", b"application/json")]
@@ -242,43 +247,95 @@ async def test_other_requests_are_answered_while_a_large_body_is_decoded(
 # ── bytes in flight ─────────────────────────────────────────────────────────────────────────
 
 
-async def test_bodies_wait_for_each_other_in_order() -> None:
-    budget = BodyBudget(100)
-    await budget.reserve(60)
+async def test_bodies_of_one_party_wait_for_the_oldest() -> None:
+    budget = MemoryBudget(400)
     order: list[str] = []
+    oldest, second, third = (budget.open("a") for _ in range(3))
+    assert oldest.try_grow(40)
+    assert second.try_grow(60)
 
-    async def reserve(name: str, size: int) -> None:
-        await budget.reserve(size)
+    async def grow(name: str, holding: Holding, size: int) -> None:
+        await holding.grow(size)
         order.append(name)
 
-    tasks = [asyncio.create_task(reserve(*entry)) for entry in (("big", 80), ("small", 10))]
+    tasks = [
+        asyncio.create_task(grow(*entry))
+        for entry in (("third", third, 10), ("second", second, 200))
+    ]
     await asyncio.sleep(0)
+    # The share is used up: only the oldest body may go on, so that it can end.
+    assert oldest.try_grow(100)
     assert order == []
-    budget.release(60)
+    oldest.finish(100)
+    await asyncio.sleep(0)
+    assert not third.size
+    oldest.close()
+    second.finish(200)
     await asyncio.gather(*tasks)
-    assert order == ["big", "small"]
-    with pytest.raises(ServerBusy):
-        await budget.reserve(20, may_wait=False)
+    assert order == ["second", "third"]
+    second.close()
+    third.close()
+    assert not budget.held_bytes
+
+
+async def test_a_quarter_of_the_memory_stays_free_for_others() -> None:
+    budget = MemoryBudget(400)
+    greedy, modest = budget.open("a"), budget.open("b")
+    assert greedy.try_grow(10_000)
+    assert greedy.size == 300
+    assert modest.try_grow(100)
+    assert not budget.open("c").try_grow(1)
+    modest.close()
+    assert budget.open("c").try_grow(100)
+
+
+@pytest.mark.parametrize(("held_by_others", "error"), [(0, ShareExceeded), (300, ServerBusy)])
+async def test_who_waits_too_long_is_told_whose_memory_is_used_up(
+    monkeypatch: pytest.MonkeyPatch, held_by_others: int, error: type[HoldfastError]
+) -> None:
+    monkeypatch.setattr(memory_budget, "WAIT_SECONDS", 0.01)
+    budget = MemoryBudget(400)
+    assert budget.open("b").try_grow(held_by_others)
+    first, second = budget.open("a"), budget.open("a")
+    assert first.try_grow(100)
+    with pytest.raises(error):
+        await second.grow(10)
+    first.close()
+    await second.grow(10)
 
 
 async def test_who_stops_waiting_lets_the_next_one_in() -> None:
-    budget = BodyBudget(100)
-    await budget.reserve(60)
-    first = asyncio.create_task(budget.reserve(80))
-    second = asyncio.create_task(budget.reserve(10))
+    budget = MemoryBudget(100)
+    assert budget.open("a").try_grow(75)
+    first, second = budget.open("b"), budget.open("c")
+    tasks = [asyncio.create_task(held.grow(size)) for held, size in ((first, 75), (second, 25))]
     await asyncio.sleep(0)
-    first.cancel()
-    await second
-    budget.release(70)
-    await budget.reserve(100, may_wait=False)
+    tasks[0].cancel()
+    await tasks[1]
+    assert second.size == 25
+    first.close()
+    assert budget.held_bytes == 100
+
+
+async def test_a_client_that_left_does_not_wait_on() -> None:
+    budget = MemoryBudget(100)
+    assert budget.open("a").try_grow(75)
+    request = Request("POST", "/", b"", [])
+    held = budget.open("b")
+    waiting = asyncio.create_task(request.wait_for(held, 75))
+    await asyncio.sleep(0)
+    assert request.on_disconnected is not None
+    request.on_disconnected()
+    with pytest.raises(ClientDisconnected):
+        await waiting
 
 
 async def test_a_server_without_memory_for_bodies_rejects_and_recovers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(body_budget, "RESERVE_SECONDS", 0.01)
+    monkeypatch.setattr(memory_budget, "WAIT_SECONDS", 0.01)
     async with open_gateway() as gateway:
-        gateway.application._budget = BodyBudget(150_000)
+        gateway.application.body_budget = MemoryBudget(150_000)
         gateway.model.gate.clear()
         body = json.dumps({"model": "scripted", "input": "x" * 100_000, "store": False}).encode()
         headers = {"content-type": "application/json"}
@@ -305,12 +362,11 @@ async def test_a_server_without_memory_for_bodies_rejects_and_recovers(
 
 async def test_an_accepted_turn_releases_its_body() -> None:
     async with open_gateway() as gateway:
-        gateway.application._budget = budget = BodyBudget(150_000)
+        gateway.application.body_budget = budget = MemoryBudget(150_000)
         gateway.model.gate.clear()
         running = asyncio.create_task(gateway.respond("x" * 100_000))
         await gateway.model.entered.acquire()
-        await budget.reserve(150_000, may_wait=False)
-        budget.release(150_000)
+        assert not budget.held_bytes
         gateway.model.gate.set()
         assert (await running).status_code == 200
 

@@ -8,11 +8,10 @@ from typing import cast
 
 import pytest
 
-from holdfast.http.server.connection import ServerState
+from holdfast.http.server.connection import ServerState, client_network
 from holdfast.http.server.protocol import (
     ConnectionLimits,
     HttpProtocol,
-    client_network,
     protocol_class,
 )
 from holdfast.http.server.types import ClientDisconnected, Request
@@ -185,6 +184,14 @@ async def test_a_body_that_keeps_coming_may_take_longer() -> None:
             reply = await reader.read()
         writer.close()
         assert reply.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_body_that_came_fast_may_not_stop_for_longer() -> None:
+    limits = ConnectionLimits(body_seconds=0.1, body_bytes_per_second=10, body_ahead_seconds=0.2)
+    async with serving(limits) as server:
+        # Ten thousand bytes are a thousand seconds ahead of that rate.
+        head = b"POST / HTTP/1.1\r\ncontent-length: 40000\r\n\r\n"
+        assert (await server.send(head + b"x" * 10_000)).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_slow_application_is_not_the_clients_fault() -> None:

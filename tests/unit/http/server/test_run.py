@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.http.server.memory_budget import MemoryBudget
 from holdfast.http.server.protocol import ConnectionLimits, protocol_class
 from holdfast.http.server.run import Server, ServerConfig, http_date, open_listener
 from holdfast.http.server.types import Request
@@ -22,6 +23,7 @@ class Waiting:
         self.gate = asyncio.Event()
         self.asked = asyncio.Event()
         self.is_cancelled = False
+        self.body_budget = MemoryBudget(0)
 
     async def serve(self, request: Request) -> None:
         self.asked.set()
