@@ -10,6 +10,8 @@ from tests.acceptance.gateway_process import free_port
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 TIMEOUT = 60
+SERVED_BY = "X-Served-By"
+"""A header of every answer: the address of the replica that gave it."""
 
 
 def is_ready(url: str) -> bool:
@@ -28,7 +30,8 @@ class Nginx:
         self._config = folder / "nginx.conf"
         servers = "".join(rf"server {url.removeprefix('http://')}\1;" for url in urls)
         example = (DEPLOY / "nginx.conf").read_text()
-        example = re.sub(r"server gateway:8377(.*);", servers, example)
+        example = re.sub(r"server gateway-1:8377(.*);", servers, example)
+        example = re.sub(r"server gateway-2:8377.*;", "", example)
         example = re.sub(r"listen 8377;", f"listen 127.0.0.1:{self._port};", example)
         paths = "".join(
             f"{name}_temp_path {folder / name};"
@@ -36,7 +39,9 @@ class Nginx:
         )
         self._config.write_text(
             f"daemon off; pid {folder / 'pid'}; error_log {folder / 'error.log'} info;\n"
-            f"events {{}}\nhttp {{ access_log off; {paths}\n{example}\n}}\n"
+            f"events {{}}\nhttp {{ access_log off; {paths}\n"
+            f"add_header {SERVED_BY} $upstream_addr always;\n"
+            f"{example}\n}}\n"
         )
         self._command = [program, "-e", str(folder / "error.log"), "-c", str(self._config)]
         self.errors = folder / "error.log"
