@@ -62,14 +62,18 @@ class PostgresServer:
     def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
         """Stop it at once, like a crash; committed data is recovered at the next start."""
         try:
-            pid = int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
-            process = psutil.Process(pid)
+            process = self.process()
         except (FileNotFoundError, psutil.NoSuchProcess):
             return
         process.send_signal(how)
         psutil.wait_procs([process], timeout=STOP_SECONDS)
         if process.is_running():
             raise RuntimeError("PostgreSQL did not stop")
+
+    def process(self) -> psutil.Process:
+        """Return its first process, the parent of all others."""
+        pid = int((self._data / "postmaster.pid").read_text().split("\n", 1)[0])
+        return psutil.Process(pid)
 
     def become_standby(self) -> None:
         """Let it start the next time as a standby, until it is promoted."""

@@ -106,8 +106,10 @@ def test_the_image_copies_existing_files_and_runs_without_root() -> None:
 def test_the_compose_file_has_postgresql_and_two_replicas() -> None:
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     services = compose["services"]
-    gateway = services["gateway"]
-    assert gateway["deploy"]["replicas"] == 2
+    gateway = services["gateway-1"]
+    assert services["gateway-2"] == gateway
+    named = set(re.findall(r"server ([\w-]+):8377", (DEPLOY / "nginx.conf").read_text()))
+    assert named == {"gateway-1", "gateway-2"}
     assert gateway["read_only"] is True
     assert gateway["cap_drop"] == ["ALL"]
     server = load(DEPLOY / "compose.toml", environment={"GATEWAY_API_KEY": "x"}).server

@@ -1,4 +1,4 @@
-"""Several processes on one PostgreSQL: their total throughput, and a take-over after a crash."""
+"""Several processes on one PostgreSQL: throughput, a take-over after a crash, routing."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,7 @@ from tests.postgres import private_server
 from benchmarks.http_client import PATHS, Connection, turn_body
 from benchmarks.load import QUESTION, Load, LoadResult, measure
 from benchmarks.report import Report
+from benchmarks.sections import routing
 from benchmarks.servers import peers, processes
 from benchmarks.servers.processes import Server
 
@@ -33,6 +34,7 @@ def run(report: Report, *, is_short: bool = False) -> None:
             subprocess.run(["sync"], check=False)
             _measure(report, folder, server.url(), count)
         _take_over(report, folder, server.url())
+        routing.measure(report, folder, server)
 
 
 def _measure(report: Report, folder: Path, url: str, count: int) -> None:

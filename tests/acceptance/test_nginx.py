@@ -10,7 +10,7 @@ import pytest
 from websockets.sync.client import connect
 
 from tests.acceptance.gateway_process import running_gateway
-from tests.acceptance.nginx import TIMEOUT, Nginx
+from tests.acceptance.nginx import SERVED_BY, TIMEOUT, Nginx
 from tests.clients.environments import apt_program
 
 BODY_LIMIT = 1_000_000
@@ -60,3 +60,57 @@ def test_streams_and_websockets_pass_and_metrics_do_not(proxy: Nginx) -> None:
     assert session["turn_count"] == 3
     for path in ("/metrics", "/%6detrics", "/metrics/"):
         assert httpx.get(proxy.url + path, timeout=TIMEOUT).status_code == 403
+
+
+@pytest.fixture
+def balancer(tmp_path: Path) -> Iterator[Nginx]:
+    """An nginx in front of two gateways."""
+    program = apt_program("nginx-light", "nginx")
+    assert program is not None, "this test needs nginx: install it, or run as root"
+    with (
+        running_gateway("memory:") as one,
+        running_gateway("memory:") as two,
+        Nginx(program, [one.url, two.url], tmp_path) as it,
+    ):
+        yield it
+
+
+def _served_by(
+    balancer: Nginx, path: str = "/v1/models", headers: dict[str, str] | None = None
+) -> str:
+    reply = httpx.get(balancer.url + path, headers=headers, timeout=TIMEOUT)
+    return reply.headers[SERVED_BY]
+
+
+def test_what_names_one_session_goes_to_one_gateway(balancer: Nginx) -> None:
+    names = [f"n{number}" for number in range(16)]
+    ways = {
+        "key": [{"X-Session-Key": name} for name in names],
+        "id": [{"X-Session-Id": f"ses_{name}"} for name in names],
+        "client": [{"x-claude-code-session-id": name} for name in names],
+    }
+    served = {
+        way: [{_served_by(balancer, headers=headers) for _ in range(3)} for headers in several]
+        for way, several in ways.items()
+    }
+    assert all(len(gateways) == 1 for found in served.values() for gateways in found)
+    assert all(len(set.union(*found)) == 2 for found in served.values())
+    # A session is the same in a header and in a path, and as a conversation.
+    paths = ("/v1/sessions/ses_{}", "/v1/sessions/ses_{}/turns", "/v1/conversations/conv_{}/items")
+    for path in paths:
+        assert [{_served_by(balancer, path.format(name))} for name in names] == served["id"]
+
+
+def test_a_key_comes_before_the_other_names(balancer: Nginx) -> None:
+    for number in range(16):
+        key = {"X-Session-Key": f"k{number}"}
+        others = {"X-Session-Id": f"ses_{number}", "x-claude-code-session-id": f"c{number}"}
+        expected = _served_by(balancer, headers=key)
+        assert _served_by(balancer, f"/v1/responses/resp_{number}", key | others) == expected
+        answers = {_served_by(balancer, f"/v1/responses/resp_{number}") for _ in range(3)}
+        assert len(answers) == 1
+
+
+def test_requests_that_name_no_session_go_to_all_gateways_in_turn(balancer: Nginx) -> None:
+    served = [_served_by(balancer) for _ in range(10)]
+    assert sorted(served.count(address) for address in set(served)) == [5, 5]

@@ -21,7 +21,7 @@ from holdfast.core.errors import (
 from holdfast.core.ids import RunId, SessionId, WorkerId
 from holdfast.core.transaction.commands import Queued, Renew, Started
 from holdfast.ports.outbox import OutboxQuery
-from holdfast.stores.postgres import listener, open_postgres
+from holdfast.stores.postgres import driver, listener, open_postgres
 from holdfast.stores.postgres.driver import PostgresDriver
 from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.store_client import StoreClient
@@ -554,6 +554,102 @@ async def test_two_gateways_that_take_turns_in_many_sessions_lose_nothing(
         expected = [text for i in range(6) for text in (f"q{i}", f"a{i}", *["and"] * (i == n))]
         session = await callers[0].reserve(key)
         assert await callers[1].texts(session) == expected
+
+
+async def test_a_lane_that_another_gateway_changed_costs_its_own_session_only(
+    open_another: Opener,
+) -> None:
+    store, neighbour = await open_another(), await open_another()
+    caller, other = StoreClient(store), StoreClient(neighbour, "other")
+    await caller.enlist()
+    keys = [f"k{number}" for number in range(8)]
+    first = await asyncio.gather(*(caller.start("a", key=key) for key in keys))
+    await asyncio.gather(*(caller.finish(run, "A") for run in first))
+    await other.append("b", key="k0")
+    # What fails is asked once which lanes have changed, and written again.
+    runs, asked = await _runs_and_statements(store, [caller.start("c", key=key) for key in keys])
+    assert _verbs(asked) == ["with", "select", "with"]
+    # All lanes are still in memory: their runs end in one statement.
+    asked = await _statements_during(store, [caller.finish(run, "C") for run in runs])
+    assert _verbs(asked) == ["with"]
+    # For a while it asks before it writes, so that no write fails.
+    await other.append("d", key="k1")
+    runs, asked = await _runs_and_statements(store, [caller.start("e", key=key) for key in keys])
+    assert _verbs(asked) == ["select", "with"]
+    await asyncio.gather(*(caller.finish(run, "E") for run in runs))
+    shown = [await caller.texts(run.session) for run in runs]
+    assert shown[0] == ["a", "A", "b", "c", "C", "e", "E"]
+    assert shown[1] == ["a", "A", "c", "C", "d", "e", "E"]
+    assert shown[2:] == [["a", "A", "c", "C", "e", "E"]] * 6
+
+
+async def test_once_nobody_else_writes_no_lane_is_asked_about(
+    open_another: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "CHECKED_BATCHES", 2)
+    store, neighbour = await open_another(), await open_another()
+    caller = StoreClient(store)
+    await caller.enlist()
+    await caller.converse("a", "A", key="k")
+    await StoreClient(neighbour, "other").append("b", key="k")
+    await caller.converse("c", "C", key="k")
+    await caller.converse("d", "D", key="k")
+    asked = await _statements_during(store, [caller.start("e", key="k")])
+    assert _verbs(asked) == ["with"]
+
+
+async def test_of_a_stale_batch_only_what_no_lane_in_memory_has_is_decided_after_reading(
+    open_another: Opener,
+) -> None:
+    store, neighbour = await open_another(), await open_another()
+    caller, other = StoreClient(store), StoreClient(neighbour, "other")
+    await caller.enlist()
+    await other.enlist()
+    keys = [f"k{number}" for number in range(8)]
+    first = await asyncio.gather(*(caller.start("a", key=key) for key in keys))
+    await asyncio.gather(*(caller.finish(run, "A") for run in first))
+    # A lane in which turns of others wait is not cached.
+    theirs = await other.start("b", key="k0")
+    await other.wait("c", key="k0")
+    work = [caller.accept("d", key=key) for key in keys]
+    asked = await _statements_during(store, work)
+    assert _verbs(asked)[:4] == ["with", "select", "with", "begin"]
+    assert not [text for text in asked[4:] if "unnest(" in text]
+    assert await caller.texts(theirs.session) == ["a", "A", "b"]
+    sessions = [await caller.reserve(key) for key in keys[1:]]
+    assert [await caller.texts(session) for session in sessions] == [["a", "A", "d"]] * 7
+    assert len(await caller.read.turns(theirs.session.id, limit=9)) == 4
+
+
+async def test_items_of_another_gateway_come_with_the_lane(open_another: Opener) -> None:
+    store, neighbour = await open_another(), await open_another()
+    caller, other = StoreClient(store), StoreClient(neighbour, "other")
+    await caller.enlist()
+    await other.enlist()
+    session = (await caller.converse("a", "A", key="k")).session
+    await other.converse("b", "B", key="k")
+    run = await caller.start("c", key="k")
+    cached = store._transcripts.find(run.session)
+    assert cached is not None
+    assert cached.head_seq == run.session.head_seq == 5
+    assert run.session.id == session.id
+    assert await caller.texts(run.session) == ["a", "A", "b", "B", "c"]
+
+
+def _verbs(asked: Sequence[str]) -> list[str]:
+    return [text.split()[0] for text in asked]
+
+
+async def _runs_and_statements(
+    store: SqlStore, work: Sequence[Awaitable[Started]]
+) -> tuple[list[Started], list[str]]:
+    runs: list[Started] = []
+
+    async def start(one: Awaitable[Started]) -> None:
+        runs.append(await one)
+
+    asked = await _statements_during(store, [start(one) for one in work])
+    return sorted(runs, key=lambda run: run.session.key or ""), asked
 
 
 async def _statements_during(store: SqlStore, work: Sequence[Awaitable[object]]) -> list[str]:

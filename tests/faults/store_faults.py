@@ -338,6 +338,13 @@ LOG = (
         ("tests/contract/test_first_turns.py",),
     ),
     Fault(
+        "a batch with a stale lane is read for as a whole",
+        f"{STORES}/postgres/driver.py",
+        "if not is_changed and not rest:",
+        "if is_changed or rest:",
+        ("tests/contract/test_postgres.py",),
+    ),
+    Fault(
         "new sessions of two processes are made in the order of their ids",
         f"{STORES}/postgres/optimistic_batch.py",
         "writes.get(ADD_FIRST_SESSION, []).sort(key=_by_key)",

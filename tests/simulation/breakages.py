@@ -63,7 +63,6 @@ from holdfast.stores.sql.plan import Ask, Plan, Statement
 from holdfast.stores.sql.search import follower
 from holdfast.stores.sql.search import statements as search
 from holdfast.stores.sql.store import SqlDriver
-from holdfast.stores.sqlite.driver import SqliteDriver
 from tests.simulation.disk import SimulatedDriver
 from tests.simulation.tools import SimulatedTools
 from tests.written_rows import SessionAdded, rows_of
@@ -313,10 +312,7 @@ def _unfenced_summaries() -> tuple[tuple[Any, str, Any], ...]:
 
 def _believed_lanes() -> tuple[tuple[Any, str, Any], ...]:
     """Trust the cached lanes without checking for writes of others."""
-    return (
-        (SqliteDriver, "_invalidate_lane_cache", lambda *_: None),
-        (sql, "APPEND_ENTRY", UNGATED),
-    )
+    return ((sql, "APPEND_ENTRY", UNGATED),)
 
 
 # ── tools ───────────────────────────────────────────────────────────────────────────────────

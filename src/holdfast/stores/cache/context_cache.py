@@ -105,6 +105,21 @@ class ContextCache:
             if self.held_bytes > self._max_bytes or cached.size > self._max_context_bytes:
                 self._make_room(session.id)
 
+    def extend(self, session: Session, items: Sequence[StoredItem]) -> None:
+        """Append items that another process has written, if they are all that is missing."""
+        cached = self.find(session)
+        if cached is None or session.hidden_count or cached.head_seq < session.parent_seq:
+            return
+        new = [item for item in items if item.seq > cached.head_seq]
+        if len(new) != session.head_seq - cached.head_seq or not is_as_stored(new):
+            return
+        size = _size(new)
+        cached.items.extend(new)
+        cached.head_seq = session.head_seq
+        cached.size += size
+        self.held_bytes += size
+        self._make_room(session.id)
+
     def _note_erasure(self, change: Change) -> None:
         if isinstance(change, ItemErased | ContentErased | SummariesErased):
             self.drop(change.session_id)

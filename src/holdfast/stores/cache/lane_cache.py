@@ -100,6 +100,12 @@ class LaneCache:
 
     # ── what is learnt ──────────────────────────────────────────────────────────────────────
 
+    def renew(self, facts: Facts) -> None:
+        """Replace a lane that another process changed, or forget it if it cannot be cached."""
+        if facts.session is not None:
+            self.forget(facts.session.id)
+            self.learn(facts)
+
     def learn(self, facts: Facts) -> None:
         """Add a lane that this transaction read, unless turns wait in it: those were not read."""
         session = facts.session

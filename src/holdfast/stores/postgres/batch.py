@@ -4,13 +4,16 @@ The commands must be about different sessions, so that none depends on what anot
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 
+from holdfast.core.ids import SessionId
+from holdfast.core.model.items import StoredItem
 from holdfast.core.transaction.commands import Command
+from holdfast.core.transaction.facts import Facts
 from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.postgres.clock import CLOCK
 from holdfast.stores.postgres.dialect import (
@@ -25,10 +28,12 @@ from holdfast.stores.postgres.dialect import (
 )
 from holdfast.stores.postgres.errors import meaning
 from holdfast.stores.postgres.row_locks import Locked, lock_keys
-from holdfast.stores.sql.command_plans import Planned, plan
+from holdfast.stores.sql.command_plans import plan
+from holdfast.stores.sql.lookups import changed_lane
 from holdfast.stores.sql.plan import Ask, LostUpdate, Plan, Row, Statement
 
 Connection = asyncpg.Connection
+PlanT = TypeVar("PlanT")
 Writes = dict[Statement, list[tuple[Any, ...]]]
 """Statements, each with all its parameter sets."""
 
@@ -53,16 +58,26 @@ async def write_from_cache(connection: Connection, chosen: Writes) -> float | No
     try:
         text = at_once(await _forms(connection, chosen), CLOCK)
         ((_, server_time),) = await connection.fetch(text, *_parameters(chosen))
+    except asyncpg.DivisionByZeroError:
+        return None
     except Exception as exc:
-        if meaning(exc) in ("gone", "other"):
+        if meaning(exc) != "lost_race":
             raise
-        return None  # the cache was stale: the batch is decided again after reading
+        return None
     return float(server_time)
 
 
-async def _decide(connection: Connection, plans: list[Plan[Planned]]) -> list[Planned]:
+async def read_changed(
+    connection: Connection, versions: Mapping[SessionId, int], now: float
+) -> list[tuple[Facts, list[StoredItem]]]:
+    """Return the lanes that are no longer at these versions, and their new items, in one read."""
+    plans = [changed_lane(session_id, version, now) for session_id, version in versions.items()]
+    return [changed for changed in await _decide(connection, plans) if changed is not None]
+
+
+async def _decide(connection: Connection, plans: list[Plan[PlanT]]) -> list[PlanT]:
     """Run the plans to their ends, one query of each plan per round."""
-    ends: dict[int, Planned] = {}
+    ends: dict[int, PlanT] = {}
     asks: dict[int, Ask] = {}
 
     def advance(index: int, rows: list[Row] | None) -> None:

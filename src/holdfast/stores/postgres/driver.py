@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 import asyncpg
 
 from holdfast.core.errors import StoreClosed, StoreError, StoreUnavailable
+from holdfast.core.ids import SessionId
 from holdfast.core.transaction.commands import Command
 from holdfast.ports.clock import Clock
 from holdfast.stores.cache.lane_cache import LaneCache
 from holdfast.stores.commit.group_commit import Result
-from holdfast.stores.postgres.batch import carry_out, waves, write_from_cache
+from holdfast.stores.postgres.batch import carry_out, read_changed, waves, write_from_cache
 from holdfast.stores.postgres.clock import READ_CLOCK, ServerClock
 from holdfast.stores.postgres.connect import ANSWER_SECONDS, CLOSE_SECONDS, Connector, close_quietly
 from holdfast.stores.postgres.dialect import TYPES, in_dollars, spelled
@@ -22,7 +23,11 @@ from holdfast.stores.postgres.dsn import read_target
 from holdfast.stores.postgres.errors import explain, meaning
 from holdfast.stores.postgres.inspect import check_names, foreign, read_columns
 from holdfast.stores.postgres.listener import CHANNEL, NOTIFY, NotificationListener, messages
-from holdfast.stores.postgres.optimistic_batch import decide_batch_from_cache
+from holdfast.stores.postgres.optimistic_batch import (
+    CachedDecisions,
+    decide_batch_from_cache,
+    foreign_lanes,
+)
 from holdfast.stores.postgres.row_locks import lock
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.plan import Ask, Plan, Row
@@ -34,8 +39,9 @@ READERS = 8
 SINGLE_TRIES = 10
 SINGLE_SECONDS = 20.0
 """How long the commands of a failed batch are tried one by one; the rest fail as unavailable."""
-MAX_SKIPPED_BATCHES = 255
-"""Most batches that skip the cache after stale ones: other processes write the same sessions."""
+CHECKED_BATCHES = 64
+"""After a stale lane, so many batches read first which lanes changed: other processes write to the
+same sessions, and a failed write costs more than this read."""
 MIGRATION_LOCK = 0x686F6C64
 MIGRATION_LOCK_SECONDS = 60
 
@@ -67,8 +73,7 @@ class PostgresDriver(SqlDriver):
         self._writer: asyncpg.Connection | None = None
         """The connection for writing, while it is idle."""
         self._lanes = LaneCache()
-        self._skip_cache_batches = 0
-        self._last_skip = 0
+        self._batches_to_check = 0
         self._readers: asyncpg.Pool | None = None
 
     async def open(self, *, is_read_only: bool = False) -> None:
@@ -91,14 +96,39 @@ class PostgresDriver(SqlDriver):
         )
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
-        """Carry out a batch in one transaction, or each on its own where that fails."""
+        """Carry out a batch in one transaction, or each on its own where that fails.
+
+        Those that have to be read for may take a second transaction.
+        """
         try:
-            cached = await self._write_from_cache(commands)
-            return cached or await self._transact(commands)
+            results, rest = await self._write_from_cache(commands)
+            if rest:
+                return await self._complete(commands, results, rest)
         except Exception as exc:  # noqa: BLE001 - each command gets its own answer
-            if _is_out_of_reach(exc):
-                # The outcome is unknown; only the same commands sent with `again` can tell.
-                return _answers(exc, len(commands))
+            return await self._answer_failure(commands, exc)
+        return results
+
+    async def _complete(
+        self, commands: Sequence[Command[Any]], results: list[Result], rest: Sequence[int]
+    ) -> list[Result]:
+        """Carry out the rest of a batch after reading; `results` are those of the others."""
+        if len(rest) == len(commands):
+            return [*await self._transact(commands)]
+        left = [commands[at] for at in rest]
+        try:
+            read = await self._transact(left)
+        except Exception as exc:  # noqa: BLE001 - the others are durable
+            read = await self._answer_failure(left, exc)
+        for at, result in zip(rest, read, strict=True):
+            results.insert(at, result)
+        return results
+
+    async def _answer_failure(
+        self, commands: Sequence[Command[Any]], exc: Exception
+    ) -> list[Result]:
+        if _is_out_of_reach(exc):
+            # The outcome is unknown; only the same commands sent with `again` can tell.
+            return _answers(exc, len(commands))
         return await self._commit_singly(commands)
 
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
@@ -144,34 +174,73 @@ class PostgresDriver(SqlDriver):
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────
 
-    async def _write_from_cache(self, commands: Sequence[Command[Any]]) -> list[Result] | None:
-        """Write a batch in one round trip; return None if it needs reads."""
-        if self._skip_cache_batches:
-            self._skip_cache_batches -= 1
-            return None
+    async def _write_from_cache(
+        self, commands: Sequence[Command[Any]]
+    ) -> tuple[list[Result], Sequence[int]]:
+        """Write a batch on its cached lanes in one round trip.
+
+        Return the results, and the places of the commands that have to be read for and have none.
+        """
+        everything = range(len(commands))
+        if self._batches_to_check:
+            self._batches_to_check -= 1
+            await self._renew_lanes(foreign_lanes(commands, self._lanes))
         cached = decide_batch_from_cache(commands, self.clock.now(), self._lanes)
         if cached is None:
-            return None
+            return [], everything
+        if await self._write_at_once(cached):
+            return list(cached.decisions), ()
+        sessions = cached.sessions()
+        known = [(name, self._lanes.find(name)) for name in sessions if name is not None]
+        versions = {name: lane[0].session.version for name, lane in known if lane is not None}
+        is_changed = await self._renew_lanes(versions)
+        # Only where the lane cannot be cached, or the session was taken for new, more is read.
+        rest = [
+            at for at, name in enumerate(sessions)
+            if name is not None and self._lanes.find(name) is None
+        ]  # fmt: skip
+        if not is_changed and not rest:
+            return [], everything
+        left = [command for at, command in enumerate(commands) if at not in rest]
+        cached = decide_batch_from_cache(left, self.clock.now(), self._lanes) if left else None
+        if cached is None or not await self._write_at_once(cached):
+            return [], everything
+        return list(cached.decisions), rest
+
+    async def _write_at_once(self, cached: CachedDecisions) -> bool:
+        """Write decisions made from the cache; return whether their lanes were as cached."""
         connection = await self._acquire_writer()
         try:
             server_time = await write_from_cache(connection, cached.writes)
-        except BaseException:
-            self._forget_writer(connection)
+        except BaseException as exc:
+            await self._roll_back(connection, exc)
             raise
         self._writer = connection
-        if server_time is not None:
-            self._last_skip = 0
-            self.clock.observe(server_time)
-            self._lanes.commit()
-            return list(cached.decisions)
-        if cached.takes_keys_for_new:
-            # Probably one of the keys is not new; the lanes are still valid.
+        if server_time is None:
             self._lanes.rollback()
-        else:
-            self._lanes.clear()
-            self._last_skip = min(2 * self._last_skip + 1, MAX_SKIPPED_BATCHES)
-            self._skip_cache_batches = self._last_skip
-        return None
+            return False
+        self.clock.observe(server_time)
+        self._lanes.commit()
+        return True
+
+    async def _renew_lanes(self, versions: Mapping[SessionId, int]) -> bool:
+        """Read the lanes that are no longer at these versions; return whether there are any."""
+        if not versions:
+            return False
+        connection = await self._acquire_writer()
+        try:
+            changed = await read_changed(connection, versions, self.clock.now())
+        except BaseException as exc:
+            await self._roll_back(connection, exc)
+            raise
+        self._writer = connection
+        for facts, items in changed:
+            self._lanes.renew(facts)
+            if facts.session is not None:
+                self.learn_items(facts.session, items)
+        if changed:
+            self._batches_to_check = CHECKED_BATCHES
+        return bool(changed)
 
     async def _commit_singly(self, commands: Sequence[Command[Any]]) -> list[Result]:
         loop = asyncio.get_running_loop()

@@ -1,7 +1,8 @@
 """Decide a batch from cached lanes and collect its writes.
 
 Commands on one session are decided in order, each on the lane that the one before leaves. The
-first entry of a session is gated: if the cache was stale, nothing of the batch is written.
+first entry of a session is gated: if the cache was stale, nothing of the batch is written. Then
+the lanes that changed are read, and the batch is decided again.
 """
 
 from collections import deque
@@ -33,10 +34,12 @@ class CachedDecisions(NamedTuple):
     decisions: list[Decision[Any]]
     writes: Writes
 
-    @property
-    def takes_keys_for_new(self) -> bool:
-        """Whether a gate fails because a key is not new."""
-        return ADD_FIRST_SESSION in self.writes
+    def sessions(self) -> list[SessionId | None]:
+        """Return the session that each decision is about; delivery marks are about none."""
+        return [
+            _session_of(decision.changes[0]) if decision.changes else None
+            for decision in self.decisions
+        ]
 
 
 def decide_batch_from_cache(
@@ -56,6 +59,25 @@ def decide_batch_from_cache(
             return None
         decisions.append(decision)
     return CachedDecisions(decisions, batch.collect())
+
+
+def foreign_lanes(commands: Sequence[Command[Any]], lanes: LaneCache) -> dict[SessionId, int]:
+    """Return the versions of cached lanes that another process may have changed meanwhile.
+
+    Those are the lanes that no run of this process has. Somebody may write to the others too, but
+    this is rare.
+    """
+    versions: dict[SessionId, int] = {}
+    for command in commands:
+        if not isinstance(command, cmd.Accept | cmd.Append):
+            continue
+        session_id = command.session_id or lanes.keys.get((command.tenant, command.key))
+        cached = lanes.find(session_id) if session_id is not None else None
+        if cached is not None:
+            session = cached[0].session
+            if cached[0].active is None or session.owner != command.worker:
+                versions[session.id] = session.version
+    return versions
 
 
 def _decide(

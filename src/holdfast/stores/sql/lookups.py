@@ -417,6 +417,18 @@ def lane_facts(session_id: SessionId, now: float) -> Plan[Facts]:
     return _read_lane((yield from one(sql.LANE_BY_ID, session_id)), now)
 
 
+def changed_lane(
+    session_id: SessionId, version: int, now: float
+) -> Plan[tuple[Facts, list[StoredItem]] | None]:
+    """Return the state of a lane and its first new items; None if it is still at this version."""
+    row = yield from one(sql.CHANGED_LANE, session_id, version)
+    if row is None:
+        return None
+    facts = _read_lane(row, now)
+    rows = list(zip(row[-2] or (), row[-1] or (), strict=True))
+    return facts, unpack_entries(rows, session_id, 1, EVERYTHING)
+
+
 def lane_of_key(tenant: Tenant, key: Key | None, now: float) -> Plan[Facts]:
     """Return the live session of a key and the state of its lane."""
     return _read_lane((yield from one(sql.LANE_BY_KEY, tenant, key)), now)

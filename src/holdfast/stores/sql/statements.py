@@ -178,6 +178,21 @@ _LANE = (
     "left join deliveries d on d.turn = a.turn left join partials p on p.run = a.run "
 ).replace("cast(null as {blob})", "null")
 LANE_BY_ID = Statement("lane_by_id", _LANE + "where s.id = ?1")
+# The same with the items of the next entries, unless it is still at the entry that was seen. Only
+# PostgreSQL decides batches: elsewhere each command finds out by itself.
+_NEXT = (
+    "(select array_agg(f.{column} order by f.n) from log f where f.session = s.no "
+    "and f.n between ?2 + 1 and ?2 + 16 and f.items is not null)"
+)
+_IF_CHANGED = "where s.id = ?1 and l.n <> ?2"
+CHANGED_LANE = Statement(
+    "changed_lane",
+    _LANE + _IF_CHANGED,
+    postgres=_LANE.replace(
+        "p.body from", f"p.body, {_NEXT.format(column='seq')}, {_NEXT.format(column='items')} from"
+    )
+    + _IF_CHANGED,
+)
 LANE_BY_KEY = Statement(
     "lane_by_key", _LANE + "where s.tenant = ?1 and s.key = ?2 and s.is_live = 1"
 )

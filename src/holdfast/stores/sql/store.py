@@ -65,6 +65,8 @@ class SqlDriver(BatchDriver, Protocol):
     """Whether `read_inline` avoids a thread, so that it is worth a second try if it fails."""
     sorts_matches: bool = True
     """Whether a search sorts all its matches before it returns the first one."""
+    learn_items: Callable[[Session, Sequence[StoredItem]], None] = lambda *_: None
+    """Called with items of other processes that a commit has read, and their session then."""
     clock: Clock
     """The clock that commands are decided by; reading it takes no round trip."""
 
@@ -334,6 +336,7 @@ class SqlStore:
         self.tell_outbox: Callable[[], None] | None = None
         """Notifies other processes of messages that this one does not send itself."""
         self._transcripts = ContextCache()
+        driver.learn_items = self._transcripts.extend
         inline = self._query_inline if driver.reads_inline else None
         self._lost = LostSessions(driver, self._transcripts)
         self.read: Reader = SqlReader(self.query, self._transcripts, inline=inline, lost=self._lost)

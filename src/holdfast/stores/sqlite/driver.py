@@ -134,7 +134,6 @@ class SqliteDriver(SqlDriver):
         self.commit_then = self._commit_then if self._thread_writer is not None else None
         self.can_wait = self._is_queued if self._thread_writer is not None else None
         self._lanes = LaneCache()
-        self._lanes_version: int | None = None
         self._pace = pace or DiskLatencyGate()
         self._reading = pace or DiskLatencyGate()
         self._rows = self._rows_moved = 0
@@ -304,10 +303,6 @@ class SqliteDriver(SqlDriver):
         try:
             # One cursor for all statements: a new one costs a third of a short statement.
             cursor = connection.cursor()
-            # No other connection can write while this one does.
-            (version,) = cursor.execute("pragma data_version").fetchone()
-            if version != self._lanes_version:
-                self._invalidate_lane_cache(version)
             now = self.clock.now()
             results: list[Result] = []
             for command in commands:
@@ -322,11 +317,6 @@ class SqliteDriver(SqlDriver):
             raise
         self._rows = connection.total_changes
         return results
-
-    def _invalidate_lane_cache(self, version: int) -> None:
-        """Clear the lane cache: another connection has written since."""
-        self._lanes.clear()
-        self._lanes_version = version
 
     def _roll_back(self, connection: sqlite3.Connection, exc: BaseException) -> None:
         self._lanes.clear()
@@ -344,7 +334,7 @@ class SqliteDriver(SqlDriver):
             self._empty_log()
 
     def _forget_writer(self) -> None:
-        self._data_version = self._lanes_version = None
+        self._data_version = None
         self._rows = self._rows_moved = 0
         self._lanes.clear()
         self._write_link.discard()

@@ -213,6 +213,7 @@ PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "ancestors": lambda n: (f"ses_f{FORKS // 2 + 1 + n % 4}", n),
     "session_by_key": lambda n: ("big", f"k{n * 10 + 1}"),
     "lane_by_id": lambda n: (f"ses_{n + 1}",),
+    "changed_lane": lambda n: (f"ses_{n + 1}", 0),
     "lane_by_key": lambda n: ("big", f"k{n * 10 + 1}"),
     "last_generation": lambda n: ("big", f"k{n * 10 + 1}"),
     "forks_of": lambda n: (f"ses_f{FORKS - 10 + n}",),

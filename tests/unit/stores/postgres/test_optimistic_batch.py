@@ -27,7 +27,6 @@ def test_new_sessions_come_in_the_order_of_their_keys_as_after_reading() -> None
     ]  # fmt: skip
     decided = decide_batch_from_cache(commands, NOW, LaneCache())
     assert decided is not None
-    assert decided.takes_keys_for_new
     assert next(iter(decided.writes)) is ADD_FIRST_SESSION
     keys = [parameters[KEY_AT] for parameters in decided.writes[ADD_FIRST_SESSION]]
     (wave,) = waves(commands, Locked([], NOW))
@@ -37,7 +36,7 @@ def test_new_sessions_come_in_the_order_of_their_keys_as_after_reading() -> None
 def test_a_session_without_a_key_takes_none_for_new() -> None:
     decided = decide_batch_from_cache([first_turn("a", None)], NOW, LaneCache())
     assert decided is not None
-    assert not decided.takes_keys_for_new
+    assert ADD_FIRST_SESSION not in decided.writes
     assert list(decided.writes[sql.ADD_SESSION][0][:2])[1] == "ses_a"
 
 

@@ -279,13 +279,25 @@ async def test_the_turns_of_a_session_are_taken_in_and_ended_without_reading(
         assert await caller.texts(run.session) == ["a", "A", "b", "B", "c"]
 
 
-@pytest.mark.parametrize("is_doubting", [True, False])
-async def test_what_another_process_did_to_a_lane_is_seen(
-    tmp_path: Path, is_doubting: bool, monkeypatch: pytest.MonkeyPatch
+async def test_a_lane_that_another_process_changed_is_the_only_one_that_is_read_again(
+    tmp_path: Path,
 ) -> None:
-    if not is_doubting:
-        # Without the question whether anybody wrote, the fence alone has to tell.
-        monkeypatch.setattr(SqliteDriver, "_invalidate_lane_cache", lambda *_: None)
+    kind = recording()
+    path = tmp_path / "a.db"
+    async with a_store(path, kind) as ours, a_store(path, recording()) as theirs:
+        caller = StoreClient(ours)
+        keys = [f"k{number}" for number in range(8)]
+        for key in keys:
+            await caller.converse("a", "A", key=key)
+        kind.asked.clear()
+        await StoreClient(theirs, "two").append("b", key="k0")
+        runs = [await caller.start("c", key=key) for key in keys]
+        assert len([sql for sql in kind.asked if sql.startswith("select")]) == 1
+        shown = [await caller.texts(run.session) for run in runs]
+        assert shown == [["a", "A", "b", "c"], *[["a", "A", "c"]] * 7]
+
+
+async def test_what_another_process_did_to_a_lane_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     async with a_store(path, recording()) as ours, a_store(path, recording()) as theirs:
         one, two = StoreClient(ours, "one"), StoreClient(theirs, "two")
