@@ -135,12 +135,17 @@ class PooledClient:
         self.timeouts = timeouts or TimeoutSettings()
         self._idle: dict[ServerAddress, list[UpstreamConnection]] = {}
         self._all: set[UpstreamConnection] = set()
+        self._expiry: asyncio.TimerHandle | None = None
+        """Closes idle connections; set while there are any."""
         self._heads: dict[tuple[str, str], _CachedHead] = {}
         self._tls = tls
         self._proxy = proxy
 
     async def close(self) -> None:
         """Close every connection."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
         for connection in self._all:
             connection.abort()
         self._all.clear()
@@ -238,14 +243,28 @@ class PooledClient:
         return None
 
     def pool(self, connection: UpstreamConnection, origin: ServerAddress) -> None:
-        """Pool a connection whose response was read to its end; evict those idle too long."""
-        now = connection.idle_since = time.monotonic()
+        """Pool a connection whose response was read to its end."""
+        connection.idle_since = time.monotonic()
         if origin not in self._idle:
             self._idle[origin] = []
-        idle = self._idle[origin]
-        while idle and (not idle[0].is_open or idle[0].idle_since < now - POOLED_SECONDS):
-            self.drop(idle.pop(0))
-        idle.append(connection)
+        self._idle[origin].append(connection)
+        if self._expiry is None:
+            loop = asyncio.get_running_loop()
+            self._expiry = loop.call_later(POOLED_SECONDS, self._drop_expired)
+
+    def _drop_expired(self) -> None:
+        """Close the connections that were idle for too long, also if no more requests come."""
+        self._expiry = None
+        now = time.monotonic()
+        for origin, idle in list(self._idle.items()):
+            while idle and (not idle[0].is_open or idle[0].idle_since <= now - POOLED_SECONDS):
+                self.drop(idle.pop(0))
+            if not idle:
+                del self._idle[origin]
+        if self._idle:
+            oldest = min(idle[0].idle_since for idle in self._idle.values())
+            seconds = oldest + POOLED_SECONDS - now
+            self._expiry = asyncio.get_running_loop().call_later(seconds, self._drop_expired)
 
     def pool_after_rest(self, connection: UpstreamConnection, origin: ServerAddress) -> None:
         """Pool a connection once the short rest of its response has arrived."""

@@ -308,6 +308,31 @@ async def test_bytes_on_an_idle_connection_close_it() -> None:
         assert await ask(client, server.url) == b"connection 1"
 
 
+async def test_idle_connections_are_closed_although_no_request_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "POOLED_SECONDS", 0.05)
+    arrived, gone = asyncio.Semaphore(0), asyncio.Semaphore(0)
+    answer = asyncio.Event()
+
+    async def crowded(connection: RawConnection) -> None:
+        await connection.request()
+        arrived.release()
+        await answer.wait()
+        await connection.say(whole(b"x"))
+        await connection.until_gone()
+        gone.release()
+
+    async with connected(crowded) as (client, server):
+        asking = asyncio.gather(*(ask(client, server.url) for _ in range(5)))
+        for _ in range(5):
+            await arrived.acquire()
+        answer.set()
+        await asking
+        for _ in range(5):
+            await gone.acquire()
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [
