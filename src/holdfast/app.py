@@ -22,6 +22,7 @@ from holdfast.ports.clock import Clock, Ids
 from holdfast.ports.meter import Meter
 from holdfast.ports.session_runtimes import SessionRuntimes
 from holdfast.ports.store import Store
+from holdfast.providers.settings import is_name
 from holdfast.settings import Settings
 from holdfast.stores.open import open_store, open_store_to_read, sqlite_path
 from holdfast.stores.sql.store import SqlStore
@@ -96,6 +97,7 @@ def new_meter(
         meter = TracingMeter(tracer_provider, has_content=settings.otel.content)
     elif settings.otel.endpoint:
         meter = tracing_meter(settings.otel.endpoint, has_content=settings.otel.content)
+    meter.known_models = _known_models(settings)
     commits = store.commits
     meter.add_histogram(
         "holdfast_commit_seconds", "Duration of commits.", SECONDS,
@@ -111,6 +113,14 @@ def new_meter(
             "holdfast_wal_bytes", "Size of SQLite's write-ahead log.", lambda: file_size(wal)
         )
     return meter
+
+
+def _known_models(settings: Settings) -> frozenset[str]:
+    """Return the models that a configuration names, without patterns."""
+    upstreams = (model for each in settings.upstreams for model in (*each.models, *each.fallback))
+    channels = (table.model for table in settings.channels)
+    schedules = (table.model for table in settings.schedules)
+    return frozenset(model for model in (*upstreams, *channels, *schedules) if is_name(model))
 
 
 def wal_path(store_url: str) -> Path | None:

@@ -6,7 +6,7 @@ sorted into buckets in batches. The Prometheus library is imported by the first 
 
 import time
 from bisect import bisect_left
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 from weakref import ref
@@ -25,6 +25,8 @@ TURN_SECONDS = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1800)
 """Buckets for model calls, which take seconds to minutes."""
 MAX_LABEL_SETS = 200
 """Most combinations of tenant, upstream and model with their own labels; the rest is `other`."""
+MAX_TENANT_MODELS = 50
+"""The same for one tenant, of models that the configuration does not name."""
 UNKNOWN, OTHER = "unknown", "other"
 WAITING = "requires_action"
 """The outcome of a run whose turn waits for the client's tools or an approval."""
@@ -199,7 +201,11 @@ class PrometheusMeter(Meter):
         # Keyed weakly: a turn that ends without being counted is removed with its request.
         self._queued: dict[ref[RequestContext], float] = {}
         self._running: set[ref[RequestContext]] = set()
+        self.known_models: frozenset[str] = frozenset()
+        """Models that the configuration names: they have labels whatever clients send."""
         self._label_sets: set[Labels] = set()
+        self._tenant_models: Counter[str] = Counter()
+        """How many label sets each tenant has with other models."""
         self._tool_names: set[str] = set()
         self._outbox = (0, 0.0)
         self._read: list[_Gauge | _ReadHistogram] = [*self._queue_gauges()]
@@ -324,13 +330,18 @@ class PrometheusMeter(Meter):
     def _limited_labels(self, labels: tuple[str, str, str]) -> tuple[str, str, str]:
         """Return labels for tenant, upstream and model; `other` if there are too many.
 
-        Clients choose the model's name, so it becomes `other` first: alerts by upstream keep
-        working.
+        Clients choose the model's name, so it becomes `other` first, and only in the labels of its
+        own tenant: alerts by upstream and on the metrics of other tenants keep working.
         """
         if labels in self._label_sets:
             return labels
-        if len(self._label_sets) >= MAX_LABEL_SETS:
-            labels = (*labels[:2], OTHER)
+        tenant, upstream, model = labels
+        if model not in self.known_models:
+            is_full = len(self._label_sets) >= MAX_LABEL_SETS
+            if is_full or self._tenant_models[tenant] >= MAX_TENANT_MODELS:
+                labels = (tenant, upstream, OTHER)
+            else:
+                self._tenant_models[tenant] += 1
         if labels not in self._label_sets and len(self._label_sets) >= 2 * MAX_LABEL_SETS:
             return OTHER, OTHER, OTHER
         self._label_sets.add(labels)

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.core.model.session import Usage
-from holdfast.observability.metrics import MAX_LABEL_SETS, PrometheusMeter
+from holdfast.observability.metrics import MAX_LABEL_SETS, MAX_TENANT_MODELS, PrometheusMeter
 from holdfast.ports.request_context import RequestContext, current_request
 
 
@@ -72,14 +72,46 @@ def test_a_request_that_vanishes_leaves_the_queue(meter: PrometheusMeter) -> Non
     assert "holdfast_turns_queued 0.0" in text_of(meter)
 
 
-def test_labels_are_bounded(meter: PrometheusMeter) -> None:
-    for number in range(MAX_LABEL_SETS + 50):
-        current_request.set(RequestContext("req", tenant="t", upstream="u", model=f"m{number}"))
-        meter.run_ended("completed")
+def end_run(meter: PrometheusMeter, tenant: str, model: str) -> None:
+    current_request.set(RequestContext("req", tenant=tenant, upstream="u", model=model))
+    meter.run_ended("completed")
+
+
+def turns_of(meter: PrometheusMeter, tenant: str) -> dict[str, float]:
+    """Return the number of a tenant's turns by model."""
     lines = [line for line in text_of(meter).splitlines() if "holdfast_turns_total{" in line]
-    assert len(lines) == MAX_LABEL_SETS + 1
-    assert [line for line in lines if 'model="other"' in line and line.endswith(" 50.0")]
-    assert all('tenant="t",upstream="u"' in line for line in lines)
+    found = [line for line in lines if f'tenant="{tenant}",upstream="u"' in line]
+    return {line.split('model="')[1].split('"')[0]: float(line.split()[-1]) for line in found}
+
+
+def test_labels_are_bounded(meter: PrometheusMeter) -> None:
+    for number in range(MAX_TENANT_MODELS + 50):
+        end_run(meter, "t", f"m{number}")
+    counted = turns_of(meter, "t")
+    assert len(counted) == MAX_TENANT_MODELS + 1
+    assert counted["other"] == 50.0
+
+
+def test_the_model_names_of_one_tenant_use_up_no_labels_of_others(meter: PrometheusMeter) -> None:
+    meter.known_models = frozenset({"gpt-5"})
+    for number in range(5 * MAX_LABEL_SETS):
+        end_run(meter, "noisy", f"junk-{number}")
+    end_run(meter, "noisy", "gpt-5")
+    end_run(meter, "quiet", "gpt-5")
+    end_run(meter, "quiet", "not-configured")
+    assert turns_of(meter, "quiet") == {"gpt-5": 1.0, "not-configured": 1.0}
+    assert turns_of(meter, "noisy")["gpt-5"] == 1.0
+
+
+def test_models_of_the_configuration_keep_their_labels_whatever_many_tenants_send(
+    meter: PrometheusMeter,
+) -> None:
+    meter.known_models = frozenset({"gpt-5"})
+    for number in range(MAX_LABEL_SETS + 50):
+        end_run(meter, f"t{number % 10}", f"junk-{number}")
+    end_run(meter, "quiet", "gpt-5")
+    end_run(meter, "quiet", "not-configured")
+    assert turns_of(meter, "quiet") == {"gpt-5": 1.0, "other": 1.0}
 
 
 def test_tenants_are_bounded_too(meter: PrometheusMeter) -> None:
