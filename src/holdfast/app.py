@@ -330,10 +330,21 @@ def _new_executor(
 
 def _default_tools(
     settings: Settings, upstreams: "UpstreamRouter"
-) -> Callable[[str], Sequence[str]] | None:
-    """Return the tools that upstreams add to their requests; None if there are none."""
-    has_tools = any(upstream.tools for upstream in settings.upstreams)
-    return upstreams.tools if has_tools else None
+) -> Callable[[Tenant, str], Sequence[str]] | None:
+    """Return the tools that upstreams add to the requests of a tenant; None if there are none.
+
+    A server that only other tenants have is not added, so that nobody hears of it.
+    """
+    if not any(upstream.tools for upstream in settings.upstreams):
+        return None
+    servers = {f"mcp:{each.name}" for each in settings.mcp}
+    owned = {(each.tenant, f"mcp:{each.name}") for each in settings.mcp}
+
+    def tools(tenant: Tenant, model: str) -> Sequence[str]:
+        names = upstreams.tools(model)
+        return [name for name in names if name not in servers or (tenant, name) in owned]
+
+    return tools
 
 
 def _open_tools(

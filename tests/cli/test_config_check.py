@@ -332,6 +332,22 @@ def test_schedules_name_existing_channels_and_tools_and_tell_their_next_run(chec
     assert detail.startswith("runs next at 20")
 
 
+def test_tools_that_belong_to_another_tenant_are_found(check: Check) -> None:
+    results = check.run(
+        '[[mcp]]\nname = "ledger"\nurl = "http://127.0.0.1:1/mcp"\ntenant = "acme"\n'
+        '[[upstream]]\nname = "one"\nurl = "http://127.0.0.1:1/v1"\ntools = ["mcp:ledger"]\n'
+        '[[schedule]]\nname = "ours"\nprompt = "p"\nevery = "1h"\ntools = ["mcp:ledger"]\n'
+        '[[schedule]]\nname = "theirs"\nprompt = "p"\nevery = "1h"\ntools = ["mcp:ledger"]\n'
+        'tenant = "acme"\n'
+    )
+    detail = "mcp:ledger belongs to tenant acme"
+    subject = "tools of upstream one"
+    assert results[subject] == (True, f"{detail}; requests of other tenants go without")
+    assert subject in check.warned
+    assert results["tools of schedule ours"] == (False, f"{detail}, not default")
+    assert "tools of schedule theirs" not in results
+
+
 def test_models_that_no_upstream_serves_are_found(check: Check) -> None:
     served = '[[upstream]]\nname = "one"\nurl = "http://127.0.0.1:1/v1"\nmodels = ["gpt-*"]\n'
     tables = (

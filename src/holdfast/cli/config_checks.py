@@ -17,6 +17,7 @@ from holdfast.channels.settings import ChannelSettings
 from holdfast.cli.output.masking import create_key_hint, mask_url
 from holdfast.core.errors import HoldfastError, InvalidSetting
 from holdfast.core.healing.redaction import redact
+from holdfast.core.ids import DEFAULT_TENANT
 from holdfast.doctor.configuration import CheckResult, check_store, check_upstreams
 from holdfast.engine.clock import SystemClock
 from holdfast.ports.http_client import HttpCaller, HttpUnavailable
@@ -259,24 +260,47 @@ def check_models(settings: Settings) -> list[CheckResult]:
 
 
 def check_tool_names(settings: Settings) -> list[CheckResult]:
-    """Check that every tool named in a table exists."""
+    """Check that every tool named in a table exists, and that its tenant has it."""
     known = {*DESCRIPTIONS, *(f"mcp:{server.name}" for server in settings.mcp)}
     results = []
-    for subject, names in _named_tools(settings):
+    for subject, tenant, names in _named_tools(settings):
         unknown = [name for name in names if name not in known]
+        foreign = _foreign_tools(settings, tenant, names)
         if unknown:
             detail = f"unknown: {', '.join(unknown)}; known are {', '.join(sorted(known))}"
-            results.append(CheckResult(subject=f"tools of {subject}", is_ok=False, detail=detail))
+        elif foreign and tenant is None:
+            detail = f"{foreign}; requests of other tenants go without"
+        elif foreign:
+            detail = f"{foreign}, not {tenant}"
+        else:
+            continue
+        is_ok = not unknown and tenant is None
+        results.append(
+            CheckResult(subject=f"tools of {subject}", is_ok=is_ok, detail=detail, is_warning=is_ok)
+        )
     return results
 
 
-def _named_tools(settings: Settings) -> Iterator[tuple[str, Sequence[str]]]:
+def _foreign_tools(settings: Settings, tenant: str | None, names: Sequence[str]) -> str:
+    """Return whose the named servers are that a tenant lacks; without one, those of no default."""
+    owners: dict[str, list[str]] = {}
+    for server in settings.mcp:
+        owners.setdefault(f"mcp:{server.name}", []).append(server.tenant)
+    return "; ".join(
+        f"{name} belongs to tenant {', '.join(owners[name])}"
+        for name in names
+        if name in owners and (tenant or DEFAULT_TENANT) not in owners[name]
+    )
+
+
+def _named_tools(settings: Settings) -> Iterator[tuple[str, str | None, Sequence[str]]]:
+    """Yield each table with tools, its tenant, and their names; upstreams serve all tenants."""
     for upstream in settings.upstreams:
-        yield f"upstream {upstream.name}", upstream.tools
+        yield f"upstream {upstream.name}", None, upstream.tools
     for channel in settings.channels:
-        yield f"channel {channel.name}", channel.tools
+        yield f"channel {channel.name}", channel.tenant, channel.tools
     for schedule in settings.schedules:
-        yield f"schedule {schedule.name}", schedule.tools
+        yield f"schedule {schedule.name}", schedule.tenant, schedule.tools
 
 
 def check_archive(settings: Settings) -> list[CheckResult]:

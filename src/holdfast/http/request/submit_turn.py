@@ -22,7 +22,7 @@ from holdfast.core.errors import (
     SessionNotFound,
 )
 from holdfast.core.history.history_hash import EMPTY_HISTORY, HistoryHashRow, PrefixHash
-from holdfast.core.ids import Key, RunId, SessionId, TurnId, session_of_name
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, session_of_name
 from holdfast.core.model.items import NewItem, read_item, read_role
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
@@ -100,7 +100,7 @@ class TurnSubmitter:
         reset: ResetPolicy = NEVER,
         streams: StreamSettings | None = None,
         approvals: ApprovalService | None = None,
-        default_tools: Callable[[str], Sequence[str]] | None = None,
+        default_tools: Callable[[Tenant, str], Sequence[str]] | None = None,
     ) -> None:
         self._default_tools = default_tools
         self.approvals = approvals or ApprovalService(gateway, turn_service)
@@ -126,7 +126,8 @@ class TurnSubmitter:
         """
         is_new, is_compared = _comparison(headers, target, items)
         if self._default_tools is not None:
-            turn_request = add_tools(turn_request, self._default_tools(turn_request.model))
+            added = self._default_tools(request.tenant, turn_request.model)
+            turn_request = add_tools(turn_request, added)
         for item in items:
             if item.kind in APPROVAL_ITEMS:
                 items = await self._with_approvals(request, target, items)

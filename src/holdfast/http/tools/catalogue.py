@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from holdfast.core.ids import Tenant
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.http.tools.mcp_server import ReadOnlyTools
 from holdfast.ports.tools import Toolbox
@@ -17,8 +18,8 @@ class ToolServices(msgspec.Struct, frozen=True):
     """Who may answer every approval request, in addition to the sender of its turn."""
     builtin: ReadOnlyTools | None = None
     """The built-in tools, which MCP clients may call."""
-    defaults: Callable[[str], Sequence[str]] | None = None
-    """Returns the tools that every request for a model uses."""
+    defaults: Callable[[Tenant, str], Sequence[str]] | None = None
+    """Returns the tools that every request of a tenant for a model uses."""
 
 
 class ToolsApi:
