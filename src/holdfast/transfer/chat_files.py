@@ -16,6 +16,7 @@ from holdfast.transfer.imported_conversation import (
     group_turns,
     split_by_role,
 )
+from holdfast.transfer.source_files import whole_of
 
 
 def read_chat(path: Path, key: str | None) -> Iterator[ImportedConversation]:
@@ -82,7 +83,7 @@ def _message_lists(path: Path) -> tuple[list[list[Any]], int]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text("utf-8-sig")
+        return whole_of(path).decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         raise UnreadableSource(f"{path} is not UTF-8 text") from exc
 

@@ -1,6 +1,7 @@
 """Reader of Holdfast's JSONL export: one line per session, turn and log entry."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -19,12 +20,16 @@ from holdfast.transfer.imported_conversation import (
     Item,
     UnreadableSource,
 )
+from holdfast.transfer.source_files import lines_of
 
 VERSION = 1
 """The newest export version that can be read."""
 
 HEADER: Item = {"object": "session.export"}
 """Stands for the header line once its version is checked."""
+
+_SESSION_ID = re.compile(r"ses_[0-9A-Za-z._~-]{1,128}")
+"""Ids that URLs can name. `conv_` and the rest of a session's id is its conversation."""
 
 TurnRef = tuple[Any, Any]
 """Session id and turn number: a fork's log starts with turns of its parent."""
@@ -118,9 +123,12 @@ class _Session:
         problems = list(self.converter.problems)
         if self.bad_lines:
             problems.insert(0, f"{self.bad_lines} line(s) of {self.file} could not be read")
+        is_reachable = _SESSION_ID.fullmatch(self.id) is not None
+        if not is_reachable:
+            problems.append(f"its id {self.id!r} cannot be in a URL: it got another")
         return ImportedSession(
             source=f"holdfast:{self.id}",
-            session_id=self.id,
+            session_id=self.id if is_reachable else None,
             generation=record.generation,
             turns=tuple(self._turn(ref, entries.get(ref, [])) for ref in refs),
             order=self._order(refs),
@@ -186,16 +194,15 @@ def _sessions(path: Path) -> Iterator[_Session]:
     """Yield the sessions of an export; an invalid line counts for the session before it."""
     current: _Session | None = None
     bad_lines = 0
-    with path.open("rb") as lines:
-        for value in (_parse_line(line, path) for line in lines if line.strip()):
-            if isinstance(value, SessionRecord):
-                if current is not None:
-                    yield current
-                current, bad_lines = _Session(value, path.name, bad_lines), 0
-            elif value != HEADER and current is None:
-                bad_lines += 1
-            elif current is not None:
-                current.add(value)
+    for value in (_parse_line(line, path) for line in lines_of(path) if line.strip()):
+        if isinstance(value, SessionRecord):
+            if current is not None:
+                yield current
+            current, bad_lines = _Session(value, path.name, bad_lines), 0
+        elif value != HEADER and current is None:
+            bad_lines += 1
+        elif current is not None:
+            current.add(value)
     if current is not None:
         yield current
     elif bad_lines:

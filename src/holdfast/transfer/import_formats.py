@@ -18,6 +18,7 @@ from holdfast.transfer.imported_conversation import (
     UnreadableSource,
     UnreadSource,
 )
+from holdfast.transfer.source_files import check_source, lines_of
 from holdfast.transfer.sqlite_source import columns_of, is_sqlite, open_read_only
 
 SourceFormat = Literal["auto", "holdfast", "openclaw", "agents", "chat"]
@@ -29,8 +30,7 @@ def read_source(
     path: Path, source_format: SourceFormat = "auto", key: str | None = None
 ) -> Iterator[ImportedConversation | UnreadSource]:
     """Yield the conversations of a file or folder, and the parts of a folder it cannot read."""
-    if not path.exists():
-        raise UnreadableSource(f"{path} does not exist")
+    check_source(path)
     match detect_format(path) if source_format == "auto" else source_format:
         case "openclaw":
             return _openclaw(path)
@@ -73,13 +73,12 @@ def _detect_database(path: Path) -> SourceFormat:
 
 
 def _first_value(path: Path) -> Any:
-    with path.open("rb") as lines:
-        for line in lines:
-            if line.strip():
-                try:
-                    return json.loads(line)
-                except (ValueError, RecursionError):
-                    return None
+    for line in lines_of(path):
+        if line.strip():
+            try:
+                return json.loads(line)
+            except (ValueError, RecursionError):
+                return None
     return None
 
 

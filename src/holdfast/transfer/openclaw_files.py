@@ -15,6 +15,7 @@ from holdfast.transfer.imported_conversation import (
     seconds,
 )
 from holdfast.transfer.openclaw_events import OpenClawTranscript, read_transcript
+from holdfast.transfer.source_files import lines_of, whole_of
 
 INDEX = "sessions.json"
 _TRANSCRIPT = re.compile(r"^(?P<id>.+?)\.jsonl(?:\.(?P<fate>reset|deleted)\.(?P<when>[^/]+))?$")
@@ -79,8 +80,10 @@ def _read_index(path: Path) -> tuple[dict[str, Item], str | None]:
     """Return the entries of an index, and its problem if it has one."""
     if not path.exists():
         return {}, None
+    if not path.is_file():
+        return {}, f"{path} is not a file"
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(whole_of(path))
     except (ValueError, RecursionError) as exc:
         return {}, f"{path} is not JSON: {exc}"
     except OSError as exc:
@@ -155,17 +158,16 @@ def read_file(path: Path) -> tuple[OpenClawTranscript, tuple[str, ...]]:
     """Return a transcript and its problems; invalid lines are counted and skipped."""
     events: list[Item] = []
     bad_lines = 0
-    with path.open("rb") as lines:
-        for line in lines:
-            if not line.strip():
-                continue
-            try:
-                event = json.loads(line)
-            except (ValueError, RecursionError):
-                bad_lines += 1
-                continue
-            if isinstance(event, dict):
-                events.append(event)
+    for line in lines_of(path):
+        if not line.strip():
+            continue
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            bad_lines += 1
+            continue
+        if isinstance(event, dict):
+            events.append(event)
     transcript = read_transcript(events)
     problems = list(transcript.problems)
     if bad_lines:
