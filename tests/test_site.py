@@ -13,6 +13,7 @@ from website.building import TOP_PAGES, build
 from website.pictures import PICTURES
 
 from holdfast import __version__
+from tests.wheel import set_repository
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,14 +38,22 @@ def _links(page: Path) -> _Links:
     return links
 
 
+def _sources(target: Path, repository: str) -> Path:
+    """Copy what the site is built from, as a project that is published there."""
+    target.mkdir()
+    for name in (*TOP_PAGES, "pyproject.toml"):
+        shutil.copy(ROOT / name, target)
+    shutil.copytree(ROOT / "docs", target / "docs")
+    set_repository(target, repository)
+    return target
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built site, with links to a repository."""
-    folder = tmp_path_factory.mktemp("built") / "site"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DOCS_REPOSITORY", "https://host.test/team/holdfast/")
-        build(ROOT, folder)
-    return folder
+    folder = tmp_path_factory.mktemp("built")
+    build(_sources(folder / "root", "https://host.test/team/holdfast/"), folder / "site")
+    return folder / "site"
 
 
 def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
@@ -98,11 +107,7 @@ MISTAKES = {
 
 
 def test_mistakes_on_pages_keep_the_site_from_being_built(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    root.mkdir()
-    for name in TOP_PAGES:
-        shutil.copy(ROOT / name, root)
-    shutil.copytree(ROOT / "docs", root / "docs")
+    root = _sources(tmp_path / "root", "")
     for name, (text, _) in MISTAKES.items():
         (root / "docs" / name).write_text(f"# A page\n\n{text}\n")
     with pytest.raises(SystemExit) as refused:

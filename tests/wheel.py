@@ -3,6 +3,7 @@
 No network: the packages that its metadata requires are those of this environment.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parent.parent
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel from a clean copy of the sources."""
+def build_wheel(folder: Path, repository: str = "") -> Path:
+    """Build the wheel from a clean copy of the sources, as one that is published there."""
     source = folder / "source"
     source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
+    if repository:
+        set_repository(source, repository)
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "src", source / "src", ignore=ignored)
     done = subprocess.run(
@@ -36,6 +39,16 @@ def build_wheel(folder: Path) -> Path:
     assert done.returncode == 0, done.stderr
     (wheel,) = folder.glob("*.whl")
     return wheel
+
+
+def set_repository(root: Path, address: str) -> None:
+    """Set the one place that says where the project is published."""
+    path = root / "pyproject.toml"
+    text, count = re.subn(
+        r'^repository = ".*"$', f'repository = "{address}"', path.read_text(), flags=re.M
+    )
+    assert count == 1
+    path.write_text(text)
 
 
 def install(wheel: Path, folder: Path, *extras: str) -> Path:

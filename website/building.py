@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 from holdfast import __version__
@@ -42,15 +43,20 @@ def build(root: Path, site: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            env={**os.environ, **_variables()},
+            env={**os.environ, **_variables(root)},
         )
     if finished.returncode != 0:
         raise SystemExit(f"the site cannot be built:\n{finished.stdout}{finished.stderr}")
 
 
-def _variables() -> dict[str, str]:
-    """Return the variables that `mkdocs.yml` reads: the version, and where pages are edited."""
+def _variables(root: Path) -> dict[str, str]:
+    """Return the variables that `mkdocs.yml` reads: the version, and where pages are edited.
+
+    Without an address of the repository in `pyproject.toml` no page offers to edit it.
+    """
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    repository = project["tool"]["holdfast"]["repository"].rstrip("/")
     variables = {"DOCS_SITE_NAME": f"Holdfast {__version__}"}
-    if repository := os.environ.get("DOCS_REPOSITORY"):
-        variables["DOCS_EDIT_URI"] = f"{repository.rstrip('/')}/edit/main/{{path}}"
+    if repository:
+        variables["DOCS_EDIT_URI"] = f"{repository}/edit/main/{{path}}"
     return variables

@@ -46,6 +46,8 @@ def test_the_console_is_served_without_a_key_and_under_its_policy(tmp_path: Path
             f"{gateway.url}/console", headers={"if-none-match": plain.headers["etag"]}
         )
         assert (again.status_code, again.content) == (304, b"")
+        root = httpx.get(gateway.url)
+        assert (root.status_code, root.headers["location"]) == (302, "/console")
         for path in ("/console/unknown.js", "/console/js/../files.py", "/console/tsconfig.json"):
             assert httpx.get(gateway.url + path).status_code in (401, 404), path
         assert "/console" not in httpx.get(f"{gateway.url}/openapi.json", headers={

@@ -243,6 +243,7 @@ class Application:
             add("GET", "/v1/doctor", operations.doctor)
         if services is not None and services.console is not None:
             console = ConsoleApi(services.console)
+            add("GET", "/", console.root)
             add("GET", "/console", console.index)
             add("GET", "/console/", console.index)
             add("GET", "/console/{file}", console.file)

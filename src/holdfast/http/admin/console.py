@@ -59,6 +59,10 @@ class ConsoleApi:
         self._load = load
         self._files: Mapping[str, ServedFile] | None = None
 
+    async def root(self, _: Request) -> AnyReply:
+        """Lead a browser that opened the gateway's address to the console."""
+        return Reply(b"", status=302, headers=[*HEADERS, (b"location", b"/console")])
+
     async def index(self, request: Request) -> AnyReply:
         """Return the page of the console."""
         return self._reply(request, "index.html")

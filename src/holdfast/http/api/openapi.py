@@ -251,7 +251,7 @@ def document(routes: Iterable[tuple[str, str, Endpoint]]) -> dict[str, Any]:
     """Return the OpenAPI document of these routes."""
     paths: dict[str, dict[str, Any]] = {}
     for method, path, endpoint in routes:
-        if path.startswith("/console"):
+        if path == "/" or path.startswith("/console"):
             continue  # static files, not part of the API
         paths.setdefault(path, {})[method.lower()] = _operation(method, path, endpoint)
     return {

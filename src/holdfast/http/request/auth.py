@@ -27,6 +27,7 @@ REFRESH_SECONDS = 2.0
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 MAX_KNOWN_HOSTS = 64
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+_PATHS_WITHOUT_KEY = OPEN_PATHS | {"/"}  # the root leads a browser to the console
 CONSOLE_PATH = "/console"
 """The console's static files, which need no key."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -141,7 +142,7 @@ class Authenticator:
             # The platform authenticates with a secret or signature, which the channel checks.
             request.tenant, request.is_admin = DEFAULT_TENANT, False
             return
-        is_open = request.path in OPEN_PATHS or request.path.startswith(CONSOLE_PATH)
+        is_open = request.path in _PATHS_WITHOUT_KEY or request.path.startswith(CONSOLE_PATH)
         # Open paths need no keys: they must be answered even if the store is down.
         if request.started_at >= self._fresh_until and not is_open:
             await self._refresh()
@@ -175,7 +176,7 @@ class Authenticator:
                 return
 
     def _caller(self, request: Request) -> Caller:
-        if request.path in OPEN_PATHS or request.path.startswith(CONSOLE_PATH):
+        if request.path in _PATHS_WITHOUT_KEY or request.path.startswith(CONSOLE_PATH):
             return _HEALTH_CHECK
         token = _bearer_token(request)
         caller = self._find(token)
