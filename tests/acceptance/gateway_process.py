@@ -58,6 +58,12 @@ class GatewayProcess:
         process.stdout.close()
         raise AssertionError("the gateway did not start:\n" + "".join(lines))
 
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         """Kill the process with SIGKILL."""
         self._end(signal.SIGKILL)

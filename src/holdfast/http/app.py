@@ -38,7 +38,7 @@ from holdfast.http.request.submit_turn import TurnSubmitter
 from holdfast.http.server.access_log import access_logger, begin_request, log_request
 from holdfast.http.server.cors import check_origin, cors_headers, is_preflight
 from holdfast.http.server.errors import error_reply, reply_for_error
-from holdfast.http.server.memory_budget import MemoryBudget
+from holdfast.http.server.memory_budget import UNCOUNTED_BYTES, Holding, MemoryBudget, ServerBusy
 from holdfast.http.server.types import (
     AnyReply,
     ClientDisconnected,
@@ -71,6 +71,9 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
 
 NO_SERVICES = Services()
 WEBSOCKET_PATH = "/v1/responses"
+RELAYED = "relayed"
+REPLY_BYTES = 64 * 1024 * 1024
+"""What large replies may take until their clients have read them."""
 
 
 class Application:
@@ -95,6 +98,7 @@ class Application:
         self._meter = gateway.meter
         self._upstreams = upstreams
         self.body_budget = MemoryBudget(max(config.body_bytes_in_flight, config.body_bytes))
+        self.reply_budget = MemoryBudget(REPLY_BYTES, "replies")
         self._decoder = BodyDecoder(config.items)
         self._routes = Routes()
         turns = self._new_submitter(streams, services.tools)
@@ -336,6 +340,7 @@ class Application:
                         endpoint = methods.get(request.method, self._reject_method)
                         if request.query_string and request.method in methods:
                             check_query(request)
+                    request.endpoint = endpoint
                     reply = await endpoint(request)
                     if request.answer_headers:
                         reply.headers.extend(request.answer_headers)
@@ -353,8 +358,56 @@ class Application:
             if request.content or request.held is not None:
                 request.release_body()
 
+    async def _send_large(self, request: Request, reply: AnyReply, context: RequestContext) -> None:
+        """Send a reply that counts until it is written."""
+        held = request.reply_held = self.reply_budget.open(request.party)
+        answered: AnyReply
+        try:
+            answered = await self._hold_reply(request, held, reply)
+        except ClientDisconnected:
+            if request.disconnected:
+                held.close()
+                return
+            # Most who close their sending side are gone, so nothing is read for them.
+            answered = reply_for_error(ServerBusy("the client left while it waited for memory"))
+        except HoldfastError as exc:
+            answered = reply_for_error(exc)
+            answered.headers.extend(request.session_headers)
+        try:
+            await self._send(request, answered, context)
+        finally:
+            held.close()
+
+    async def _hold_reply(self, request: Request, held: Holding, reply: AnyReply) -> AnyReply:
+        """Return a reply once there is room for it.
+
+        Until then it is dropped, and read again. The answer of a turn, or of an upstream, cannot
+        be had again: it counts whether there is room or not.
+        """
+        endpoint = request.endpoint
+        is_read = request.method == "GET" and request.route != RELAYED
+        answered = reply
+        while isinstance(answered, Reply):
+            size = len(answered.body)
+            if not is_read or endpoint is None:
+                held.force(size)
+            elif not held.try_grow(size):
+                answered.body = b""  # also for those who refer to the reply
+                await request.wait_for(held, size)
+                answered = await endpoint(request)
+                answered.headers.extend(request.answer_headers)
+                continue
+            held.finish(size)
+            return answered
+        held.finish(0)
+        return answered
+
     async def _send(self, request: Request, reply: AnyReply, context: RequestContext) -> None:
         """Send a reply, then count and log the request."""
+        is_large = isinstance(reply, Reply) and len(reply.body) > UNCOUNTED_BYTES
+        if is_large and request.reply_held is None:
+            await self._send_large(request, reply, context)
+            return
         reply.headers.append((b"x-request-id", request.id.encode()))
         if b"origin" in request.by_name:
             reply.headers.extend(cors_headers(request, self._config.cors_origins))
@@ -402,7 +455,7 @@ class Application:
         relayed = await self._relay.endpoint(request)
         if relayed is None:
             return error_reply(404, f"no such path: {request.path}", code="unknown_url")
-        request.route = "relayed"
+        request.route = RELAYED
         return relayed
 
     async def _reject_method(self, request: Request) -> AnyReply:

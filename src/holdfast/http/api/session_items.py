@@ -17,14 +17,18 @@ from holdfast.core.transaction.commands import Append, Appended, Hide
 from holdfast.engine.sessions.appending import append_items
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.request.item_references import ReferenceResolver
-from holdfast.http.request.pagination import PageRequest, UnknownCursor, page
+from holdfast.http.request.pagination import (
+    PageRequest,
+    UnknownCursor,
+    page,
+    read_entries,
+    whole_page,
+)
 from holdfast.http.request.session_headers import name_session, read_session_headers
 from holdfast.http.request.submit_turn import SessionTarget, body_hash
 from holdfast.http.server.types import Reply, Request, json_reply
 from holdfast.ports.store import ItemQuery, ListedItem, SessionView
 
-MAX_LOG_PAGE_BYTES = 8 * 1024 * 1024
-"""The most content in one page of the log; the rest is on the next page."""
 CALL_PAGE = 64
 """How many items are read at once to find the call of a completion, which is near."""
 
@@ -69,34 +73,30 @@ class SessionItems:
         """Return a page of a session's items."""
         query = ItemQuery(
             after=await self._sequence(session, request.after),
-            limit=request.limit + 1,
             order=request.order,
             view="log" if is_log else "visible",
         )
-        entries = await self._gateway.read.listing(session, query)
-        if not entries and session.head_seq and query.after is None:
-            await self._check_kept(session)
-        if not is_log:
-            entries = await self._listed(session, query, entries)
-        limit = min(request.limit, _fitting(entries)) if is_log else request.limit
+
+        async def read(count: int, last: ListedItem | None) -> list[ListedItem]:
+            after = query.after if last is None else last.item.seq
+            entries = await self._gateway.read.listing(
+                session, replace(query, after=after, limit=count)
+            )
+            if not entries and session.head_seq and (after is None or last is not None):
+                await self._check_kept(session)
+            return entries
+
+        def size_of(entry: ListedItem) -> int | None:
+            return len(entry.item.body) if is_log or _is_listed(entry) else None
+
+        entries = await read_entries(request.limit + 1, read, size_of)
         values = [log_entry(entry) if is_log else item_value(entry) for entry in entries]
-        return page(values, [entry.name for entry in entries], limit)
+        return page(values, [entry.name for entry in entries], request.limit)
 
     async def _check_kept(self, session: Session) -> None:
         """Raise if a session was erased since it was read: its items are gone, not hidden."""
         if await self._gateway.read.find_session(session.tenant, session_id=session.id) is None:
             raise SessionNotFound(f"no session {session.id}")
-
-    async def _listed(
-        self, session: Session, query: ItemQuery, entries: list[ListedItem]
-    ) -> list[ListedItem]:
-        """Return a full page of the entries that lists show."""
-        limit, listed = query.limit or 0, [entry for entry in entries if _is_listed(entry)]
-        while len(entries) == limit and len(listed) < limit:
-            query = replace(query, after=entries[-1].item.seq)
-            entries = await self._gateway.read.listing(session, query)
-            listed += [entry for entry in entries if _is_listed(entry)]
-        return listed[:limit]
 
     async def _sequence(self, session: Session, after: str | None) -> int | None:
         if after is None:
@@ -169,7 +169,7 @@ class SessionItems:
         query = ItemQuery(after=last - count, limit=count, view="log")
         entries = await self._gateway.read.listing(session, query) if count else []
         values = [item_value(entry) for entry in entries]
-        return page(values, [entry.name for entry in entries], max(count, 1))
+        return whole_page(values, [entry.name for entry in entries])
 
     async def hide(self, tenant: Tenant, session: Session, item_id: str, *, erase: bool) -> Session:
         """Hide an item; with `erase`, also remove its content permanently, hidden or not."""
@@ -206,16 +206,6 @@ class SessionItems:
                     return (item.seq,)
             query = replace(query, after=items[-1].seq)
         return ()
-
-
-def _fitting(entries: Sequence[ListedItem]) -> int:
-    """Return how many log entries fit into one answer: some megabytes, but at least one entry."""
-    total = 0
-    for count, entry in enumerate(entries):
-        total += len(entry.item.body)
-        if total > MAX_LOG_PAGE_BYTES:
-            return max(count, 1)
-    return len(entries) or 1
 
 
 def _is_listed(entry: ListedItem) -> bool:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from holdfast.core.errors import InvalidInput, ItemNotFound, SessionNotFound
 from holdfast.core.ids import read_key, session_of_name
 from holdfast.core.model.session import Session, SessionStatus
@@ -24,6 +26,7 @@ from holdfast.http.request.pagination import (
     UnknownCursor,
     page,
     read_choice,
+    read_entries,
     read_flag,
     read_page,
 )
@@ -35,8 +38,10 @@ from holdfast.http.request.session_headers import (
 )
 from holdfast.http.request.submit_turn import body_hash
 from holdfast.http.server.types import AnyReply, Request, json_reply
-from holdfast.ports.store import SessionQuery, SessionView
+from holdfast.ports.store import SessionQuery, SessionView, TurnView
 
+_Turn = tuple[TurnView, msgspec.Raw]
+_encode = msgspec.json.Encoder().encode
 MAX_ITEMS = 1000
 MAX_REASON = 256
 STATUSES: dict[str, SessionStatus] = {"idle": "idle", "running": "running", "retired": "retired"}
@@ -97,10 +102,22 @@ class SessionsApi:
             if cursor is None or cursor.turn.session_id != session.id:
                 raise UnknownCursor(f"after: there is no turn {page_request.after!r} in this list")
             after = cursor.turn.number
-        limit, order = page_request.limit, page_request.order
-        views = await read.turns(session.id, after=after, limit=limit + 1, order=order)
-        values = [turn_value(view, await read.runs(view.turn.id)) for view in views]
-        return json_reply(page(values, [view.turn.id for view in views], limit))
+
+        async def read_turns(count: int, last: _Turn | None) -> list[_Turn]:
+            number = after if last is None else last[0].turn.number
+            views = await read.turns(
+                session.id, after=number, limit=count, order=page_request.order
+            )
+            return [
+                (view, msgspec.Raw(_encode(turn_value(view, await read.runs(view.turn.id)))))
+                for view in views
+            ]
+
+        found = await read_entries(
+            page_request.limit + 1, read_turns, lambda turn: memoryview(turn[1]).nbytes
+        )
+        ids = [view.turn.id for view, _ in found]
+        return json_reply(page([value for _, value in found], ids, page_request.limit))
 
     async def forks(self, request: Request) -> AnyReply:
         """Return the sessions that were forked from a session, the first hundred."""

@@ -17,10 +17,13 @@ from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.turns.turn_service import TurnService
 from holdfast.http.formats.chat import COMPLETION_PREFIX, completion, completion_id
 from holdfast.http.request.body import pop_metadata, read_fields
-from holdfast.http.request.pagination import UnknownCursor, page, read_page
+from holdfast.http.request.pagination import UnknownCursor, page, read_entries, read_page
 from holdfast.http.request.session_headers import name_session
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.store import CompletionQuery, ItemQuery
+
+_Listed = tuple[int, dict[str, Any] | None]
+_encode = msgspec.json.Encoder().encode
 
 
 class CompletionsApi:
@@ -49,10 +52,20 @@ class CompletionsApi:
                 order=page_request.order,
             ),
         )
-        completions = [await self._value(request, row) for row in rows[: page_request.limit]]
-        values = [value for value in completions if value is not None]
-        listed = page(values, [value["id"] for value in values], page_request.limit)
-        return json_reply({**listed, "has_more": len(rows) > page_request.limit})
+        shown = rows[: page_request.limit]
+
+        async def read(count: int, last: _Listed | None) -> list[_Listed]:
+            first = 0 if last is None else last[0] + 1
+            return [
+                (first + index, await self._value(request, row))
+                for index, row in enumerate(shown[first : first + count])
+            ]
+
+        found = await read_entries(len(shown), read, _listed_size)
+        values = [value for _, value in found if value is not None]
+        listed = page(values, [value["id"] for value in values], len(shown))
+        has_more = listed["has_more"] or len(rows) > page_request.limit
+        return json_reply({**listed, "has_more": has_more})
 
     async def get(self, request: Request) -> AnyReply:
         """Return one stored completion."""
@@ -172,3 +185,8 @@ def _metadata_filter(query: dict[str, str]) -> dict[str, str]:
         for name, value in query.items()
         if name.startswith("metadata[") and name.endswith("]")
     }
+
+
+def _listed_size(listed: _Listed) -> int | None:
+    """Return the size of a listed completion; None if it was erased."""
+    return None if listed[1] is None else len(_encode(listed[1]))

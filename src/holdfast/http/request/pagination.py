@@ -1,7 +1,10 @@
-"""Pages of a list as in OpenAI's API: an exclusive id as the cursor, ascending or descending."""
+"""Pages of a list as in OpenAI's API: an exclusive id as the cursor, ascending or descending.
 
-from collections.abc import Sequence
-from typing import Any
+A page is bounded in entries and in bytes; it has at least one entry.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -10,6 +13,12 @@ from holdfast.http.server.types import Request
 from holdfast.ports.store import Order
 
 MAX_PAGE = 100
+MAX_PAGE_BYTES = 1024 * 1024
+"""Size of the entries of a page, unless its first one is larger."""
+FIRST_ENTRIES, MORE_ENTRIES = 5, 4
+"""How many entries are read at first, and how many times more next: they may be large."""
+EntryT = TypeVar("EntryT")
+_encode = msgspec.json.Encoder().encode
 
 
 class UnknownCursor(InvalidInput):
@@ -60,15 +69,57 @@ def read_limit(query: dict[str, str], default: int = 20, max_limit: int = MAX_PA
 def page(
     entries: Sequence[dict[str, Any] | msgspec.Raw], ids: Sequence[str], limit: int
 ) -> dict[str, Any]:
-    """Return a page; an entry beyond `limit` means that more follow."""
-    shown = ids[:limit]
+    """Return a page; an entry beyond `limit`, or beyond what fits, means that more follow."""
+    shown: list[msgspec.Raw] = []
+    size = 0
+    for entry in entries[:limit]:
+        raw = entry if isinstance(entry, msgspec.Raw) else msgspec.Raw(_encode(entry))
+        size += memoryview(raw).nbytes
+        if shown and size > MAX_PAGE_BYTES:
+            break
+        shown.append(raw)
+    return whole_page(shown, ids[: len(shown)], has_more=len(entries) > len(shown))
+
+
+def whole_page(
+    entries: Sequence[msgspec.Raw], ids: Sequence[str], *, has_more: bool = False
+) -> dict[str, Any]:
+    """Return a page of all entries, whatever their size."""
     return {
         "object": "list",
-        "data": list(entries[:limit]),
-        "first_id": shown[0] if shown else None,
-        "last_id": shown[-1] if shown else None,
-        "has_more": len(entries) > limit,
+        "data": entries,
+        "first_id": ids[0] if ids else None,
+        "last_id": ids[-1] if ids else None,
+        "has_more": has_more,
     }
+
+
+async def read_entries(
+    limit: int,
+    read: Callable[[int, EntryT | None], Awaitable[list[EntryT]]],
+    size_of: Callable[[EntryT], int | None],
+) -> list[EntryT]:
+    """Read entries up to `limit`, or up to the first one beyond what fits into a page.
+
+    `read` returns a number of entries after one; entries without a size are left out.
+    """
+    found: list[EntryT] = []
+    last: EntryT | None = None
+    size, wanted = 0, FIRST_ENTRIES
+    while len(found) < limit:
+        count = min(wanted, limit - len(found))
+        entries = await read(count, last)
+        for entry in entries:
+            entry_size = size_of(entry)
+            if entry_size is not None:
+                found.append(entry)
+                size += entry_size
+                if size > MAX_PAGE_BYTES and len(found) > 1:
+                    return found
+        if len(entries) < count:
+            break
+        last, wanted = entries[-1], wanted * MORE_ENTRIES
+    return found
 
 
 def read_flag(query: dict[str, str], name: str) -> bool:

@@ -56,6 +56,8 @@ class FlowControl:
         self._paused_at = 0.0
         self.paused_seconds = 0.0
         self.write_paused = False
+        self.was_resumed = False
+        """Whether the client has taken most of what waited, since this was last reset."""
         self._is_writable = asyncio.Event()
         self._is_writable.set()
 
@@ -91,7 +93,7 @@ class FlowControl:
 
     def resume_writing(self) -> None:
         """Wake the writers."""
-        self.write_paused = False
+        self.write_paused, self.was_resumed = False, True
         self._is_writable.set()
 
 

@@ -1,7 +1,7 @@
 """One request on a connection, and the response to it.
 
-A complete response is one write. The head of a streamed response is written together with the
-first chunk if that comes in the same iteration of the event loop.
+A complete response is one write, unless it is large. The head of a streamed response is written
+together with the first chunk if that comes in the same iteration of the event loop.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ from holdfast.http.server.types import ClientDisconnected, Header, Request, Valu
 
 MAX_BUFFERED_BYTES = 64 * 1024
 """Unread body bytes per request; beyond them, reading from the socket pauses."""
+PIECE_BYTES = 64 * 1024
+"""A response that is larger is written in pieces of this size."""
 _CLOSE = (b"connection", b"close")
 _BODILESS = (204, 304)
 _ALLOWED = bytes(byte for byte in range(256) if (byte >= 0x20 and byte != 0x7F) or byte == 0x09)
@@ -74,7 +76,8 @@ class Exchange(Request):
         """Wake the tasks that wait in `receive` or for a disconnect."""
         if self.changed is not None:
             self.changed.set()
-        if self.disconnected and self.on_disconnected is not None:
+        is_gone = self.disconnected or (self.is_half_closed and self.reply_held is not None)
+        if is_gone and self.on_disconnected is not None:
             self.on_disconnected()
 
     def on_task_done(self, task: asyncio.Task[None]) -> None:
@@ -138,7 +141,22 @@ class Exchange(Request):
         length = (b"content-length", b"%d" % len(body))
         head = self._encode_head(status, (*headers, length))
         self.response_started = True
+        if len(body) > PIECE_BYTES and self.method != "HEAD":
+            return await self._answer_in_pieces(head, body)
         self.transport.write(head if self.method == "HEAD" else head + body)
+        self.connection.finish(self)
+        return True
+
+    async def _answer_in_pieces(self, head: bytes, body: bytes) -> bool:
+        """Write a large body as the client takes it: what is written is copied by the transport."""
+        self.transport.write(head)
+        view = memoryview(body)
+        for start in range(0, len(body), PIECE_BYTES):
+            if self.flow.write_paused and not self.disconnected:
+                await self.flow.drain()
+            if self.disconnected or self.transport.is_closing():
+                return False
+            self.transport.write(view[start : start + PIECE_BYTES])
         self.connection.finish(self)
         return True
 

@@ -63,6 +63,11 @@ class MemoryBudget:
         return Holding(self, party, owner, self._opened)
 
     @property
+    def waits(self) -> bool:
+        """Whether somebody waits for room."""
+        return bool(self._waiting)
+
+    @property
     def largest(self) -> int:
         """What one holding counts at most: others keep their part whatever its size."""
         return self.limit - self._share

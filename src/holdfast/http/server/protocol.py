@@ -56,11 +56,13 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     body_ahead_seconds: float = 30.0
     """How long a body may stop at most, however fast it came before."""
     stall_seconds: float = 60.0
-    """A client that accepts no byte of its response for this long is disconnected."""
+    """A client that accepts less than `STALL_BYTES` of its response meanwhile is disconnected."""
     connections_per_address: int = 1000
     """Open connections of one client address (an IPv6 /64 network counts as one); 0: no limit."""
 
 
+STALL_BYTES = 8 * 1024
+"""What a client has to accept of a response in `stall_seconds`, or all of it."""
 LINGER_SECONDS = 2.0
 """How long the input of a rejected client is discarded before its connection is closed."""
 CHECK_SECONDS = 5.0
@@ -452,13 +454,14 @@ class HttpProtocol(ClientSocket):
             self.transport.close()
 
     def _is_stalled(self, now: float) -> bool:
-        """Return whether the client has accepted no byte for `stall_seconds`."""
+        """Return whether the client has accepted next to nothing for `stall_seconds`."""
         unsent = self.transport.get_write_buffer_size()
+        has_taken = self.flow.was_resumed or unsent + STALL_BYTES <= self._unsent_bytes
         if not unsent:
             self._stalled_since = None
-        elif self._stalled_since is None or unsent < self._unsent_bytes:
-            self._stalled_since = now
-        self._unsent_bytes = unsent
+        elif self._stalled_since is None or has_taken:
+            self._stalled_since, self._unsent_bytes = now, unsent
+        self.flow.was_resumed = False
         return (
             self._stalled_since is not None
             and now >= self._stalled_since + self.limits.stall_seconds

@@ -85,6 +85,10 @@ class Request:
     """Whether the body has been read to its end."""
     held: Holding | None = None
     """What a large body counts towards the bytes that the process may hold."""
+    endpoint: "Endpoint | None" = None
+    """What answers the request."""
+    reply_held: Holding | None = None
+    """What a large reply counts until it is written."""
 
     def __init__(self, method: str, path: str, query_string: bytes, headers: list[Header]) -> None:
         self.method = method
@@ -217,7 +221,7 @@ class Request:
             lambda: held.abandon(ClientDisconnected),
         )
         try:
-            if self.disconnected:
+            if self.disconnected or (self.is_half_closed and self.reply_held is held):
                 raise ClientDisconnected
             await held.grow(size)
         finally:

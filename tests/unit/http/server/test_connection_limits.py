@@ -212,6 +212,18 @@ async def test_a_client_that_does_not_read_is_disconnected() -> None:
             await until(lambda: bool(server.app.requests) and not server.state.connections)
 
 
+async def test_a_large_response_is_written_as_the_client_takes_it() -> None:
+    async with serving() as server:
+        client = socket.create_connection(server.address)
+        with client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.sendall(b"GET /big HTTP/1.1\r\nhost: a\r\n\r\n")
+            await until(lambda: len(server.state.connections) == 1 and bool(server.app.requests))
+            (connection,) = server.state.connections
+            await until(lambda: connection.flow.write_paused)
+            assert connection.transport.get_write_buffer_size() < 1_000_000
+
+
 # ── half-closed clients, pipelining and HTTP/1.0 ────────────────────────────────────────────
 
 
