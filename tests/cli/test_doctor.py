@@ -16,12 +16,12 @@ import pytest
 
 import holdfast
 from holdfast.cli.output.masking import mask_url
-from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, TurnId, WorkerId
+from holdfast.core.ids import DEFAULT_TENANT, Key, RunId, SessionId, TurnId, WorkerId
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
 from holdfast.core.transaction.changes import Change, Entry, LogAppended, QueueSaved
 from holdfast.doctor.findings import KINDS
-from holdfast.doctor.store_checks import check_inspection
+from holdfast.doctor.store_checks import FailuresInARow, check_inspection
 from holdfast.engine.embedded.api import Holdfast
 from holdfast.stores.postgres.dialect import spelled
 from holdfast.stores.sql.change_writer import writes
@@ -32,6 +32,7 @@ from holdfast.stores.sql.entries import (
     read_body,
     read_items,
 )
+from holdfast.stores.sql.health_checks import TurnEnd
 from holdfast.stores.sql.schema_info import StoreInspection
 from holdfast.stores.sql.worker_locks import FileTokens
 from tests.cli.terminals import Terminal, in_own_process, in_pipe, in_process, in_terminal
@@ -405,6 +406,42 @@ def test_a_failed_turn_is_reported_with_its_code_and_without_the_providers_words
     assert found["code"] == "turn_failed"
     assert found["detail"].endswith(f": {printed}")
     assert "cancer" not in json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("ends", "found"),
+    [
+        ("xxx", 3), ("oxxxx", 4), ("yxxx", 3), ("xx", None), ("xxxo", None), ("xxyx", None),
+        ("xxyyxx", None),
+    ],
+)  # fmt: skip
+def test_a_session_is_failing_if_its_last_turns_failed_with_the_same_code(
+    ends: str, found: int | None
+) -> None:
+    row = FailuresInARow()
+    session_id = SessionId("ses_1")
+    for number, end in reversed(list(enumerate(ends))):
+        row.add([TurnEnd(TurnId(f"turn_{number}"), session_id, None if end == "o" else end)])
+    assert [count for _, count, _ in row.found()] == ([found] if found else [])
+
+
+def test_a_session_whose_last_turns_failed_alike_is_a_problem(
+    store_under_test: StoreUnderTest,
+) -> None:
+    async def refuse(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        raise RuntimeError("refused")
+
+    async def talk(hf: Holdfast) -> str:
+        session = await hf.session("failing")
+        for _ in range(3):
+            with pytest.raises(RuntimeError):
+                await session.run("hi", refuse)
+        return str(session.id)
+
+    session_id = store_under_test.work(talk)
+    [found] = [one for one in store_under_test.examine() if one["code"] == "session_failing"]
+    assert (found["severity"], found["subject"]) == ("problem", session_id)
+    assert found["detail"].endswith("its last 3 turns failed with turn_failed")
 
 
 # ── from outside ────────────────────────────────────────────────────────────────────────────

@@ -410,6 +410,44 @@ TENANTS = (
     ),
 )
 
+REFUSED_INPUT = (
+    Fault(
+        "what was left out for one model is left out for its fallback",
+        "src/holdfast/engine/model_call/caller.py",
+        "            attempt = await _with_all(attempt)\n",
+        "",
+        ("tests/integration/test_refused_input.py",),
+    ),
+    Fault(
+        "a failure of the server that occurs once hides input",
+        "src/holdfast/engine/model_call/caller.py",
+        "if not failure.may_refuse_input and answered.last_error != code:",
+        "if False:",
+        ("tests/integration/test_refused_input.py",),
+    ),
+    Fault(
+        "streams that break off over and over are never healed",
+        "src/holdfast/engine/model_call/caller.py",
+        "sink = HeldBackSink(writer) if is_held_back else writer",
+        "sink = writer",
+        ("tests/integration/test_refusal_texts.py",),
+    ),
+    Fault(
+        "a refusal with an unknown text is not healed",
+        "src/holdfast/core/errors.py",
+        "return self.status in REQUEST_STATUSES",
+        "return False",
+        ("tests/integration/test_refusal_texts.py",),
+    ),
+    Fault(
+        "a refused output looks like one that never came",
+        f"{CORE}/healing/refused_items.py",
+        "if item.seq in left_out and _is_output(item) and item.call_id in calls",
+        "if False",
+        ("tests/unit/core/healing/test_refused_input.py",),
+    ),
+)
+
 PROJECTION = (
     Fault(
         "malformed arguments of a call are sent as the model wrote them",
@@ -424,8 +462,8 @@ PROJECTION = (
     Fault(
         "malformed arguments of a gateway tool's call are sent as the model wrote them",
         f"{CORE}/projection/project.py",
-        "body = normalize_item(kind, function)",
-        "body = function",
+        "body = normalize_item(kind, shown) if shown is not None else None",
+        "body = shown",
         ("tests/tools/test_tool_loop.py",),
     ),
     Fault(
@@ -536,6 +574,7 @@ CORE_FAULTS = (
     *STATE,
     *CONTENT,
     *TENANTS,
+    *REFUSED_INPUT,
     *PROJECTION,
     *HEALING,
     *CLOCKS,

@@ -4,9 +4,12 @@ import json
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from holdfast.core.projection.placeholders import LEFT_OUT
 from holdfast.engine.settings import HealSettings
 from holdfast.testing.simulator.provider import ProviderSimulator
+from tests.integration.odd_server import Reply, odd_server, saying, whole
 from tests.integration.upstream_gateway import (
     UpstreamGateway,
     open_upstream_gateway,
@@ -364,6 +367,31 @@ async def test_a_refused_tool_output_costs_one_turn(store_url: str) -> None:
             assert (await _say(gateway, [_user("weather")]))[0] == 200
 
 
+async def test_a_refused_tool_output_becomes_a_placeholder_at_its_call(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        _refuse(simulator, code="unknown", message="Your message could not be processed.")
+        async with open_upstream_gateway(upstream(simulator), store_url=store_url) as gateway:
+            asked = await gateway.respond([_user("call look {}")], tools=TOOLS)
+            [call] = [item for item in asked["output"] if item["type"] == "function_call"]
+            output = {
+                "type": "function_call_output",
+                "call_id": call["call_id"],
+                "output": "forbidden",
+            }
+            assert (await _say(gateway, [output]))[0] == 400
+            for text in ("weather", "hi"):
+                answer = await gateway.post("/v1/responses", input=text)
+                assert answer.status_code == 200
+                [sent] = [
+                    item["output"]
+                    for item in simulator.requests()[-1].body["input"]
+                    if item.get("type") == "function_call_output"
+                ]
+                assert sent == LEFT_OUT
+                path = f"/v1/turns/{answer.headers['x-turn-id']}/projection"
+                assert (await gateway.client.get(path)).json()["proof"]["is_same"] is True
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -428,3 +456,68 @@ async def test_other_input_after_an_outage_follows_what_failed(store_url: str) -
             simulator.clear_faults()
             said = await _say(gateway, [_user("and you?")])
             assert said == (200, "Messages seen: 2. Last text: and you?")
+
+
+async def test_a_text_that_no_model_wrote_does_not_protect_refused_input(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        _refuse(simulator, code="unknown", message="X is not a multimodal model")
+        async with open_upstream_gateway(upstream(simulator), store_url=store_url) as gateway:
+            await _say(gateway, [_user("hello")])
+            assert (await _say(gateway, [_user("forbidden")]))[0] == 400
+            listed = (await gateway.client.get("/v1/sessions?key=k")).json()["data"]
+            said = {"type": "message", **_assistant("Your report is ready.")}
+            path = f"/v1/sessions/{listed[0]['id']}/items"
+            appended = await gateway.client.post(path, json={"items": [said]})
+            assert appended.status_code == 200, appended.text
+            before = len(simulator.requests())
+            assert (await _say(gateway, [_user("weather")]))[0] == 200
+            assert len(simulator.requests()) == before + 2
+            assert (await _shown(gateway))[2:4] == ["Your report is ready.", "weather"]
+            assert (await _say(gateway, [_user("hi")]))[0] == 200
+
+
+async def test_an_outage_and_one_failure_of_the_server_hide_nothing(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        heals = HealSettings(transient_retries=0)
+        async with open_upstream_gateway(
+            upstream(simulator), store_url=store_url, heals=heals
+        ) as gateway:
+            for status in (503, 500):
+                _refuse(simulator, times=1, status=status, type="server_error", code=str(status))
+                before = len(simulator.requests())
+                assert (await _say(gateway, [_user(f"forbidden {status}")]))[0] == status
+                assert len(simulator.requests()) == before + 1
+            said = await _say(gateway, [_user("weather")])
+            assert said[1].endswith("Last text: weather")
+            assert (await _shown(gateway))[:2] == ["forbidden 503", "forbidden 500"]
+
+
+async def test_a_failure_of_the_server_that_repeats_costs_one_turn(store_url: str) -> None:
+    with ProviderSimulator() as simulator:
+        _refuse(simulator, status=500, type="server_error", code="crash", message="Oops.")
+        heals = HealSettings(transient_retries=1, first_pause_seconds=0.001)
+        async with open_upstream_gateway(
+            upstream(simulator), store_url=store_url, heals=heals
+        ) as gateway:
+            assert (await _say(gateway, [_user("hello")]))[0] == 200
+            assert (await _say(gateway, [_user("forbidden")]))[0] == 500
+            assert await _say(gateway, [_user("hi")]) == (200, "Messages seen: 3. Last text: hi")
+            assert "forbidden" not in await _shown(gateway)
+
+
+async def test_a_fallback_model_is_sent_what_was_left_out_for_another(store_url: str) -> None:
+    def say(path: str, body: Json) -> Reply:
+        is_refused = body["model"] == "one" or len(server.asked) <= 2
+        error = {"message": "Not with this model.", "code": "unsupported_value"}
+        if is_refused:
+            return web.json_response({"error": error}, status=400)
+        return whole(saying("fine"))
+
+    async with odd_server(say) as server:
+        settings = server.upstream(fallback=("two",))
+        async with open_upstream_gateway(settings, store_url=store_url) as gateway:
+            assert (await _say(gateway, [_user("first")], model="one"))[0] == 400
+            assert (await _say(gateway, [_user("second")], model="one"))[0] == 200
+            sent = [(body["model"], "first" in json.dumps(body)) for body in server.asked]
+            assert sent[-3:] == [("one", True), ("one", False), ("two", True)]
+            assert await _shown(gateway) == ["first", "second", "fine"]

@@ -52,6 +52,9 @@ FailureClass = Literal[
     "stale_state", "foreign_opaque", "shape", "busy", "overflow", "poison", "transient", "terminal"
 ]
 
+REQUEST_STATUSES = frozenset({400, 413, 415, 422})
+"""HTTP statuses of a provider that mean that the request is invalid."""
+
 
 class HoldfastError(Exception):
     """The root class: a stable `code` for machines, and a message that names the values."""
@@ -341,11 +344,19 @@ class ProviderFailure(HoldfastError):
         what clients get."""
         self.places: tuple[int, ...] = ()
         """The items that the provider names, as indexes in the input of the call."""
-        self.refuses_input = False
-        """Whether the provider refuses the input as a whole: a content filter, an invalid prompt,
-        or a refusal that names neither an item nor another parameter."""
+        self.refuses_content = False
+        """Whether its code says that the provider refuses the content of the input, or that it is
+        too long however short the history is."""
+        self.may_fail_on_input = False
+        """Whether the server failed over the request: if that repeats, the input may be the
+        cause."""
         self.is_about_bytes = False
         """Whether a request is rejected as too large without any mention of tokens or a context."""
+
+    @property
+    def may_refuse_input(self) -> bool:
+        """Whether its status says that the request is invalid: so the input may be the cause."""
+        return self.status in REQUEST_STATUSES
 
 
 class StoreError(HoldfastError):

@@ -257,7 +257,13 @@ KINDS: dict[str, FindingKind] = {
     "turn_failed": FindingKind(
         severity="note",
         meaning="a turn failed in the last day",
-        remedy="see its code in the errors reference; the session accepts the next turn",
+        remedy="see its code in the errors reference",
+    ),
+    "session_failing": FindingKind(
+        severity="problem",
+        meaning="the last turns of a session, three or more, failed with the same error",
+        remedy="see the code in the errors reference; if other sessions of the model work, hide "
+               "what they do not have with DELETE of its items, or reset the session",
     ),
 }  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Checks of a store: before it is opened, then of its sessions, lanes and logs."""
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +19,8 @@ MAX_WAL_BYTES = 1024**3
 MAX_SKEW_SECONDS = 2.0
 FUTURE_SECONDS = 60.0
 RECENT_SECONDS = 86400.0
+FAILED_IN_A_ROW = 3
+"""How many turns of a session fail with the same code before that is a finding of its own."""
 PAGE_SIZE = 100
 MAX_ROWS = 1000
 SESSIONS_READ = 1000
@@ -259,23 +261,55 @@ async def _providers(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding
         yield finding
 
 
+class FailuresInARow:
+    """Counts the last turns of each session that failed with the same code."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[int, str | None]] = {}
+        self._settled: set[str] = set()
+
+    def add(self, ended: Sequence[checks.TurnEnd]) -> None:
+        """Count turns, newest first."""
+        for turn in ended:
+            if turn.session_id in self._settled:
+                continue
+            count, code = self._rows.get(turn.session_id, (0, turn.code))
+            if turn.code is None or turn.code != code:
+                self._settled.add(turn.session_id)
+            else:
+                self._rows[turn.session_id] = count + 1, code
+
+    def found(self) -> Iterator[tuple[str, int, str]]:
+        """Yield the sessions whose last turns failed alike, with their number and code."""
+        for session_id, (count, code) in self._rows.items():
+            if count >= FAILED_IN_A_ROW:
+                yield session_id, count, plain_code(code) or "no code"
+
+
 async def _recent_turns(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]:
     """Yield problems of the last day, in a bounded number of entries or in all."""
     pos: int | None = checks.FIRST_POS
     seen = 0
     heals: dict[str, checks.TurnProblem] = {}
     codes: dict[str, str | None] = {}
+    row = FailuresInARow()
     while pos is not None and (is_deep or seen < ENTRIES_READ):
         recent = await store.query(partial(_recent, pos))
         pos = recent.next_pos
         seen += MAX_ROWS
         heals |= {heal.turn_id: heal for heal in recent.heals}
-        for turn in recent.failed:
+        row.add(recent.ended)
+        for turn in recent.ended:
+            if turn.code is None:
+                continue
             codes[turn.turn_id] = turn.code
             # Without the message: a provider's message may quote the user.
             code = plain_code(turn.code) or "no code"
             detail = f"turn {turn.turn_id} of session {turn.session_id}: {code}"
             yield Finding(code="turn_failed", subject=turn.turn_id, detail=detail)
+    for session_id, count, code in row.found():
+        detail = f"session {session_id}: its last {count} turns failed with {code}"
+        yield Finding(code="session_failing", subject=session_id, detail=detail)
     for heal in heals.values():
         if heal.turn_id in codes and codes[heal.turn_id] == heal.code:
             # The same error occurred with the whole history: the provider had not lost anything.

@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.errors import FailureClass, ProviderFailure
-from holdfast.core.healing.policy import is_model_limit
+from holdfast.core.errors import REQUEST_STATUSES, FailureClass, ProviderFailure
 from holdfast.core.healing.redaction import redact
 from holdfast.providers.retry_after import retry_after
 
@@ -60,15 +59,19 @@ _BY_CODE: dict[str, FailureClass] = {
 
 _PLACE = re.compile(r"\b(?:input|messages)(?:\.|\[|\.\[)(\d{1,6})\b")
 _CONTENT = re.compile(r"\.(?:text|output|arguments|content|image_url|file_data|input)\b")
-_REQUEST_STATUSES = frozenset({400, 413, 415, 422})
 _BY_STATUS: dict[int, FailureClass] = {409: "busy", 413: "overflow"}
 _TOO_LARGE = re.compile(r"request too large for", re.IGNORECASE)
 OVERFLOW_CODE = "context_length_exceeded"
 _STATE_PARAMS = frozenset({"previous_response_id", "conversation"})
+_UNUSABLE_ANSWERS = frozenset(
+    {
+        "upstream_broken_answer", "upstream_truncated", "upstream_gave_up", "upstream_unfinished",
+        "upstream_cancelled", "upstream_answer_too_long",
+    }
+)  # fmt: skip
+"""Codes of answers that began with a success and cannot be used."""
 _STATE_STATUSES = frozenset({400, 404, 422})
-_INPUT_STATUSES = frozenset({400, 413, 422})
 _REFUSAL_STATUSES = frozenset({None, 400, 403, 413, 422, 451})
-_INPUT_PARAM = re.compile(r"(?:input|messages|prompt)\b")
 
 
 class _Error(msgspec.Struct):
@@ -103,11 +106,11 @@ def classify(
     if item_class is not None:
         # Gemini sends its quota text together with a time to wait: it is a rate limit.
         return "transient" if kind == "RESOURCE_EXHAUSTED" else item_class
-    if status in _REQUEST_STATUSES and names_item(param, message) is not None:
+    if status in REQUEST_STATUSES and names_item(param, message) is not None:
         # Only one item is at fault, whatever the text says: the others can be sent without it.
         return "poison"
     code_class = _BY_CODE.get(kind) if kind is not None else None
-    if code_class is not None and not (code_class == "transient" and status in _REQUEST_STATUSES):
+    if code_class is not None and not (code_class == "transient" and status in REQUEST_STATUSES):
         return code_class  # a rejected request is never transient, whatever type its error has
     return _by_status(status, kind, param)
 
@@ -138,25 +141,15 @@ def is_prompt_refusal(status: int | None, code: str | None, message: str) -> boo
     return _is_about_account(message) is None
 
 
-def refuses_input(failure: ProviderFailure) -> bool:
-    """Return whether a failure is about the input as a whole, so that the next turn can go on
-    without it.
+def _with_suspicion(failure: ProviderFailure, code: str | None) -> ProviderFailure:
+    """Return a failure with what it says about the input; `code` is the provider's own.
 
-    It is not where the provider names another parameter, one item, its model or our key.
+    Words never decide that.
     """
-    code, message, param = failure.provider_code, failure.message, failure.param
-    if failure.failure_class not in ("terminal", "overflow"):
-        return False
-    if is_prompt_refusal(failure.status, code, message):
-        return True
-    if failure.status not in _INPUT_STATUSES or names_item(param, message) is not None:
-        return False
-    if param is not None and not _INPUT_PARAM.match(param):
-        return False
-    if failure.failure_class == "overflow":
-        return True
-    is_elsewhere = code in _BY_CODE or is_model_limit(code, message)
-    return not is_elsewhere and not _names_parameter(message)
+    failure.refuses_content = code in _REFUSED_PROMPT_CODES or code == OVERFLOW_CODE
+    is_elsewhere = failure.status == 429 or failure.provider_code == UPSTREAM_AUTH_FAILED
+    failure.may_fail_on_input = failure.provider_status in (200, 500) and not is_elsewhere
+    return failure
 
 
 def _by_status(status: int | None, kind: str | None, param: str | None) -> FailureClass:
@@ -202,7 +195,7 @@ def failure_of(
         retry_after=retry_after(headers, error.details, message),
     )
     failure.provider_status = status
-    failure.refuses_input = refuses_input(failure)
+    _with_suspicion(failure, code)
     failure.is_about_bytes = (
         failure_class == "overflow"
         and status == 413
@@ -246,8 +239,7 @@ def failure_in_stream(error: Any) -> ProviderFailure:
         retry_after=retry_after({}, fields.get("details"), message),
     )
     failure.provider_status = 200  # the stream had begun
-    failure.refuses_input = refuses_input(failure)
-    return failure
+    return _with_suspicion(failure, code)
 
 
 def _status_in_stream(
@@ -265,10 +257,12 @@ def _status_in_stream(
 
 def broken(message: str, code: str, *, status: int = 502) -> ProviderFailure:
     """Return a failure of the connection or the response, which says nothing about the request."""
-    return ProviderFailure(
+    failure = ProviderFailure(
         message, failure_class="transient", status=status, provider_code=code,
         provider_type="server_error",
     )  # fmt: skip
+    failure.may_fail_on_input = code in _UNUSABLE_ANSWERS
+    return failure
 
 
 def _read(body: bytes) -> _Error:
@@ -404,11 +398,6 @@ _is_timeout = _finder(r"deadline|cancell?ed|timed? ?out")
 _names_output_limit = _finder(r"max_\w*tokens|completion tokens|output tokens")
 """The output limit is a parameter of the request, not a problem of the history."""
 _names_tool_or_format = _finder(r"\b(tools?|functions?|schema|response_format|parameter)\b")
-_names_parameter = _finder(
-    r"\b(tools?|tool_choice|functions?|schema|response_format|parameters?|arguments?|fields?"
-    r"|temperature|top_p|top_k|max_\w*tokens|logprobs|stream\w*|seed|stop|effort|verbosity"
-    r"|api[ _-]?key|credentials?|quota|billing|model)\b"
-)
 _names_window = _finder(r"context|tokens?\b|prompt is too long")
 """A proxy that limits the bytes of a body mentions neither tokens nor a context window."""
 _MEDIA_STATUSES = frozenset({400, 404, 413, 415, 422, None})

@@ -1,4 +1,4 @@
-"""Which failures say that a provider refuses the input as a whole."""
+"""Which failures may be about the input: codes and statuses decide, words never do."""
 
 import json
 from typing import Any
@@ -132,12 +132,28 @@ REFUSED: dict[str, tuple[int, Any]] = {
 }  # fmt: skip
 
 
+KNOWN_CODES = {
+    "invalid_prompt", "content_filter", "ResponsibleAIPolicyViolation", "guardrail_violation",
+    "data_inspection_failed", "censorship_blocked", "context_length_exceeded",
+}  # fmt: skip
+
+
+def status_body_code(body: Any) -> str | None:
+    """Return the most precise code of an error."""
+    error = body[0] if isinstance(body, list) else body
+    error = error["error"] if isinstance(error.get("error"), dict) else error
+    code: str | None = (error.get("innererror") or error).get("code")
+    return code
+
+
 @pytest.mark.parametrize(("status", "body"), REFUSED.values(), ids=REFUSED)
 def test_a_refused_prompt_is_recognised(status: int, body: Any) -> None:
     failure = failure_of(status, {}, json.dumps(body).encode())
-    assert failure.refuses_input
+    assert failure.may_refuse_input
     assert failure.failure_class in ("terminal", "overflow")
     assert failure.status in (400, 413, 422)
+    has_code = status_body_code(body) in KNOWN_CODES or "metadata" in json.dumps(body)
+    assert failure.refuses_content is has_code
 
 
 VISIBLE: dict[str, tuple[int, Any]] = {
@@ -194,7 +210,10 @@ VISIBLE: dict[str, tuple[int, Any]] = {
 
 @pytest.mark.parametrize(("status", "body"), VISIBLE.values(), ids=VISIBLE)
 def test_other_failures_leave_the_input_visible(status: int, body: Any) -> None:
-    assert not failure_of(status, {}, json.dumps(body).encode()).refuses_input
+    failure = failure_of(status, {}, json.dumps(body).encode())
+    assert not failure.refuses_content
+    assert failure.may_refuse_input is (status == 400)
+    assert failure.may_fail_on_input is (status == 500)
 
 
 @pytest.mark.parametrize(
@@ -208,23 +227,26 @@ def test_other_failures_leave_the_input_visible(status: int, body: Any) -> None:
 )  # fmt: skip
 def test_a_refusal_inside_a_stream_is_recognised_and_not_retried(error: Json) -> None:
     failure = failure_in_stream(error)
-    assert failure.refuses_input
+    assert failure.may_refuse_input
+    assert failure.refuses_content is ("code" in error)
     assert failure.failure_class == "terminal"
     assert failure.status == 400
 
 
 def test_a_broken_stream_leaves_the_input_visible() -> None:
     failure = failure_in_stream({"code": "server_error", "message": "The server had an error."})
-    assert not failure.refuses_input
+    assert not failure.refuses_content
+    assert not failure.may_refuse_input
+    assert failure.may_fail_on_input
 
 
 @pytest.mark.parametrize("status", [None, 400, 403])
 def test_a_refusal_that_an_agent_reports_is_recognised(status: int | None) -> None:
     text = "API Error: unable to respond to this request, which appears to violate our Usage Policy"
     failure = agent_failure(text, status)
-    assert failure.refuses_input
+    assert failure.may_refuse_input
     assert failure.failure_class == "terminal"
 
 
 def test_an_agent_without_a_login_leaves_the_input_visible() -> None:
-    assert not agent_failure("You do not have access to this model.", 403).refuses_input
+    assert not agent_failure("You do not have access to this model.", 403).may_refuse_input

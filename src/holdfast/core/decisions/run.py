@@ -180,12 +180,14 @@ def _hide_refused(draft: Draft, turn: Turn, command: Finish, facts: Facts) -> Fa
 
     A conversation at the provider may contain that input, so provider state is dropped.
     """
-    spans = merge_spans((seq, seq) for seq in command.left_out)
+    spans = merge_spans((seq, seq) for seq in command.left_out if seq not in command.placeholders)
     if command.refused_from is not None:
         spans.append((command.refused_from, draft.head_seq))
     hidden: Sequence[Span] = facts.hidden
     for span in spans:
         hidden = draft.hide("refused", span, hidden, turn.id)
+    for span in merge_spans((seq, seq) for seq in command.placeholders):
+        draft.record("quarantine", span, turn_id=turn.id)
     draft.add(ProviderStateDropped(draft.before.id))
     return replace(facts, hidden=tuple(hidden))
 

@@ -1,12 +1,12 @@
 """Find the items that a provider refuses: the one it names, else the likeliest ones.
 
 A refusal of the whole request does not say which item caused it. Items that a model has answered
-were accepted, so only items after the last answer can be the cause.
+were accepted, so only items after its last answer can be the cause.
 """
 
 import re
 from collections.abc import Callable, Collection, Sequence
-from itertools import takewhile
+from itertools import groupby, takewhile
 
 import msgspec
 
@@ -60,63 +60,107 @@ def _quoted(message: str) -> list[str]:
 _INSTRUCTION_ROLES = frozenset({"system", "developer"})
 
 
-class RefusedInput(msgspec.Struct, frozen=True):
-    """The input of a run, divided by what a refusal may refer to."""
+class Suspects(msgspec.Struct, frozen=True):
+    """The items before a question that a refusal may be about: no model has answered them."""
 
-    first: int
-    """The first item of the question: the messages, or the tool outputs, at the end."""
+    questions: tuple[int, ...] = ()
+    """The question at the end of each turn, and what is left of an answer to it."""
     unanswered: tuple[int, ...] = ()
-    """Items of earlier turns that no model has answered yet; empty without a question of its
-    own."""
-    instructions: tuple[int, ...] = ()
-    """Instructions of earlier turns that no model has followed yet."""
+    """All of them, also instructions, histories, and texts that no model wrote."""
 
 
-def find_refused_input(
-    history: Sequence[StoredItem], input_from: int, input_upto: int
-) -> RefusedInput:
-    """Divide the input of a model call; the run's own input is `input_from` to `input_upto`.
+def find_question(own: Sequence[StoredItem]) -> int | None:
+    """Return the first item of the question that an input ends with, or None without input.
 
-    A run without input of its own repeats an earlier question. In that case no item counts as
-    refused, so that the question can be asked again.
+    It is the tool outputs at the end, or else the messages.
     """
-    own = [item for item in history if input_from <= item.seq <= input_upto]
-    if not own:
-        return RefusedInput(input_from)
-    outputs = list(takewhile(lambda item: item.kind.endswith(OUTPUT_SUFFIX), reversed(own)))
-    if outputs:
-        # An output cannot be sent without its call, so nothing before it can be left out.
-        return RefusedInput(outputs[-1].seq)
-    first = input_from
-    for item in takewhile(
-        lambda item: _is_from_user(item) and not _is_instruction(item), reversed(own)
-    ):
-        first = item.seq
+    asked = _asked_last(own) or own
+    return asked[0].seq if asked else None
+
+
+def find_suspects(
+    history: Sequence[StoredItem], input_from: int, input_upto: int, *, answered: int
+) -> Suspects:
+    """Return what a refusal may be about; the run's own input is `input_from` to `input_upto`.
+
+    Models have answered the items up to `answered`. A run without input of its own repeats the
+    question of the last turn, so that counts as its own.
+    """
     # Instructions are shown first, wherever they were given: sort by sequence number.
-    earlier = sorted((i for i in history if i.seq < input_from), key=lambda item: item.seq)
-    recent = list(takewhile(lambda item: not _is_from_model(item), reversed(earlier)))
-    instructions = tuple(item.seq for item in reversed(recent) if _is_instruction(item))
-    unanswered = [item for item in recent if not _is_instruction(item)]
-    if unanswered:
-        # A client may have sent the answer that it has; leave it out together with its question.
-        unanswered += takewhile(_is_from_model, own)
-    return RefusedInput(first, tuple(sorted(item.seq for item in unanswered)), instructions)
+    listed = sorted((item for item in history if item.turn_number), key=lambda item: item.seq)
+    own = [item for item in listed if input_from <= item.seq <= input_upto]
+    if not own and listed:
+        own = _turns(listed)[-1]
+        input_from = own[0].seq
+    needed = {item.call_id for item in own if _is_output(item)}
+    earlier = [
+        item
+        for item in listed
+        if answered < item.seq < input_from and (item.call_id is None or item.call_id not in needed)
+    ]
+    if not earlier:
+        return Suspects()
+    # A client may have sent the answer that it has; leave it out together with its question.
+    answer = [item.seq for item in takewhile(_is_from_model, own)]
+    questions = [item.seq for turn in _turns(earlier) for item in _question_and_answer(turn)]
+    unanswered = (*(item.seq for item in earlier), *answer)
+    return Suspects((*questions, *answer) if questions else (), unanswered)
+
+
+def leave_out(
+    history: Sequence[StoredItem], left_out: Collection[int]
+) -> tuple[list[StoredItem], frozenset[int]]:
+    """Return a history without some items, and the outputs among them that stay as placeholders.
+
+    An output whose call stays must not look like one that never came.
+    """
+    calls = {
+        item.call_id
+        for item in history
+        if item.call_id and not _is_output(item) and item.seq not in left_out
+    }
+    kept = frozenset(
+        item.seq
+        for item in history
+        if item.seq in left_out and _is_output(item) and item.call_id in calls
+    )
+    return [item for item in history if item.seq not in left_out or item.seq in kept], kept
+
+
+def _turns(items: Sequence[StoredItem]) -> list[list[StoredItem]]:
+    """Return items in order as lists, one for each turn."""
+    grouped = groupby(items, key=lambda item: (item.session_id, item.turn_number))
+    return [list(turn) for _, turn in grouped]
+
+
+def _question_and_answer(turn: Sequence[StoredItem]) -> Sequence[StoredItem]:
+    """Return the question at the end of a turn with the answer behind it; empty without one."""
+    answer = list(takewhile(_is_from_model, reversed(turn)))
+    asked = _asked_last(turn[: len(turn) - len(answer)])
+    return [*asked, *reversed(answer)] if asked else ()
+
+
+def _asked_last(items: Sequence[StoredItem]) -> list[StoredItem]:
+    """Return the tool outputs at the end, or else the messages."""
+    outputs = list(takewhile(_is_output, reversed(items)))
+    return (outputs or list(takewhile(_is_asked, reversed(items))))[::-1]
 
 
 def _role(item: StoredItem) -> str | None:
     return item_value(item.body).get("role") if item.kind == "message" else None
 
 
-def _is_from_user(item: StoredItem) -> bool:
-    return item.kind == "message" and _role(item) != "assistant"
+def _is_output(item: StoredItem) -> bool:
+    return item.kind.endswith(OUTPUT_SUFFIX)
+
+
+def _is_asked(item: StoredItem) -> bool:
+    """Whether an item is a message that is neither an answer nor an instruction."""
+    return item.kind == "message" and _role(item) not in (_INSTRUCTION_ROLES | {"assistant"})
 
 
 def _is_from_model(item: StoredItem) -> bool:
-    """Whether a model produced an item; a summary stands for items that a model has answered."""
-    if item.turn_number == 0:
-        return True
-    return not (_is_from_user(item) or item.kind.endswith(OUTPUT_SUFFIX))
-
-
-def _is_instruction(item: StoredItem) -> bool:
-    return _role(item) in _INSTRUCTION_ROLES
+    """Whether an item is what models write: an answer, a call, reasoning."""
+    if item.kind == "message":
+        return _role(item) == "assistant"
+    return not _is_output(item)

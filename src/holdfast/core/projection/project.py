@@ -142,8 +142,10 @@ def _presentable(
             translated = to_function_item(item.body)
             if translated is not None:
                 kind, function = translated
-                body = normalize_item(kind, function)
-                listed.append(msgspec.structs.replace(item, kind=kind, body=body))
+                given = msgspec.structs.replace(item, kind=kind, body=function)
+                shown = placeholder(given) if item.seq in quarantined else function
+                body = normalize_item(kind, shown) if shown is not None else None
+                listed.append(msgspec.structs.replace(given, body=body or function))
             continue
         if item.is_partial and (item.call_id or item.kind == "reasoning"):
             continue  # an incomplete call or incomplete reasoning is useless

@@ -56,7 +56,8 @@ ACCEPT_OPTIONS = (
 )  # fmt: skip
 FINISH_OPTIONS = (
     "again", "partial", "counted", "error_code", "error_message", "is_retryable", "provider_state",
-    "completion", "pending_calls", "heals", "refused_from", "left_out", "history_hash", "outbox",
+    "completion", "pending_calls", "heals", "refused_from", "left_out", "placeholders",
+    "history_hash", "outbox",
 )  # fmt: skip
 """What a plain command leaves at its default."""
 _accept_options = attrgetter(*ACCEPT_OPTIONS)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.errors import ProviderFailure
-from holdfast.core.healing.refused_items import poison_candidates
+from holdfast.core.healing.refused_items import leave_out, poison_candidates
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import ProviderState
@@ -37,11 +37,20 @@ class CallAttempt(msgspec.Struct, frozen=True, kw_only=True):
     is_plain: bool = False
     left_out: tuple[int, ...] = ()
     """Items that were removed from `history` because the provider may refuse them."""
+    placeholders: frozenset[int] = frozenset()
+    """Those of them that stay as placeholders: outputs of tools."""
 
     def without(self, left_out: tuple[int, ...]) -> "CallAttempt":
         """Return the attempt without some items of its history."""
-        history = [item for item in self.history if item.seq not in left_out]
-        return msgspec.structs.replace(self, history=history, left_out=left_out, state=None)
+        history, placeholders = leave_out(self.history, left_out)
+        return msgspec.structs.replace(
+            self,
+            history=history,
+            left_out=left_out,
+            placeholders=placeholders,
+            quarantined=self.quarantined | placeholders,
+            state=None,
+        )
 
     def poison_candidates(self, failure: ProviderFailure) -> tuple[int, ...]:
         """Return the items that the provider may have been unable to process."""

@@ -25,15 +25,18 @@ from holdfast.core.healing.policy import (
     treat,
 )
 from holdfast.core.healing.redaction import plain_code
+from holdfast.core.healing.refused_items import find_suspects
 from holdfast.core.model.request import DIGEST_BYTES, SentRequest, TurnRequest
 from holdfast.core.model.session import sum_usage
 from holdfast.core.model.turn import Run
 from holdfast.core.projection.growing_list import LargePrefix
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
+from holdfast.engine.model_call.answered_input import read_answered
 from holdfast.engine.model_call.attempt import CallAttempt, find_state
 from holdfast.engine.model_call.compaction_events import PrefacedSink
 from holdfast.engine.model_call.compactor import Compactor
+from holdfast.engine.model_call.cut_streams import HELD_BACK_AFTER, HeldBackSink, count_cut_stream
 from holdfast.engine.model_call.deadlines import Deadlines
 from holdfast.engine.model_call.growing_projection import Projected, project_grown
 from holdfast.engine.sessions.active_run import ActiveRun
@@ -46,8 +49,6 @@ Route = Callable[[str], Provider]
 """Returns the provider that serves a model."""
 Fallbacks = Callable[[str], Sequence[str]]
 """Returns the fallback models for a model, in order."""
-_REQUEST_STATUSES = frozenset({400, 413, 415, 422})
-"""HTTP statuses that mean that the request is invalid."""
 
 
 class _Progress(msgspec.Struct):
@@ -84,6 +85,8 @@ class ModelCaller:
         self._deadlines = Deadlines(self._settings.turn_seconds)
         self._fallbacks: Fallbacks = fallbacks or (lambda _: ())
         self._compactor = compactor
+        self._cut_streams: dict[str, int] = {}
+        """How many streams of a session failed in a row, after their first output."""
 
     async def call(
         self, run: ActiveRun, request: TurnRequest, writer: OutputSink | None = None
@@ -98,6 +101,7 @@ class ModelCaller:
         progress = _Progress(monotonic(), writer, [])
         task = self._deadlines.start()
         prepared_at = progress.began
+        is_held_back = self._cut_streams.get(run.session.id, 0) >= HELD_BACK_AFTER
         try:
             attempt = await self._first_attempt(run, request, progress)
             while True:
@@ -109,7 +113,8 @@ class ModelCaller:
                     if writer is None:
                         answer = await attempt.provider.answer(call)
                     else:
-                        answer = await _stream(attempt.provider, call, writer, run.preface)
+                        sink = HeldBackSink(writer) if is_held_back else writer
+                        answer = await _stream(attempt.provider, call, sink, run.preface)
                     outcome = answer.status
                     if context is not None:
                         # Earlier calls are those before steps with tools of the gateway.
@@ -134,7 +139,8 @@ class ModelCaller:
             raise self._timeout() from exc
         finally:
             self._deadlines.stop(task)
-        run.left_out = attempt.left_out
+        self._cut_streams.pop(run.session.id, None)
+        run.left_out, run.placeholders = attempt.left_out, attempt.placeholders
         usage = answer.usage
         if usage is not None and usage.input_tokens >= FEWEST_TOKENS:
             self._compactor.learn(attempt.provider, call, usage)
@@ -165,7 +171,8 @@ class ModelCaller:
                 model = heal.next_model or model
                 allows_opaque = allows_opaque and heal.action != "stripped_opaque"
                 is_plain = is_plain or heal.action == "repaired"
-                left_out = heal.left_out or left_out
+                # Another model is sent everything again.
+                left_out = run.left_out if heal.next_model else heal.left_out or left_out
         attempt = CallAttempt(
             request=request,
             provider=self._route(model),
@@ -281,12 +288,13 @@ class ModelCaller:
         """Return the next attempt, after its pause; raise if the failure cannot be healed."""
         failed_at = monotonic()
         symptoms = self._symptoms(attempt, failure, progress)
-        if failure.refuses_input and not progress.has_output:
-            refused = await run.refused_input(attempt.history)
-            suspects = refused.unanswered or refused.instructions
-            if suspects:
-                symptoms = replace(symptoms, unanswered=(*attempt.left_out, *suspects))
+        suspects = await self._suspects(run, attempt, failure, progress)
+        if suspects:
+            symptoms = replace(symptoms, unanswered=(*attempt.left_out, *suspects))
         while (treatment := treat(symptoms, progress.heals, self._limits)) is not None:
+            if treatment.heal.left_out and await self._withdraw_compactions(run, progress):
+                # Shorter did not help: what is left out may be the cause, and the rest fit before.
+                attempt = replace(attempt, history=await run.items())
             changed = await self._apply(attempt, treatment, failure)
             if changed is not None:
                 treatment = _with_failure(treatment, attempt, failure)
@@ -300,9 +308,31 @@ class ModelCaller:
                 return await self._with_current_context(run, changed)
             # It cannot be shortened; a model with a larger window may accept it as it is.
             symptoms = replace(symptoms, can_shrink=False)
+        if progress.has_output and (failure.may_refuse_input or failure.may_fail_on_input):
+            count_cut_stream(self._cut_streams, run.session.id)
         if failure.failure_class == "overflow":
             await self._withdraw_compactions(run, progress)
         raise failure
+
+    async def _suspects(
+        self, run: ActiveRun, attempt: CallAttempt, failure: ProviderFailure, progress: _Progress
+    ) -> tuple[int, ...]:
+        """Return the earlier input that the provider may refuse, without what is left out already.
+
+        A failure of the server is a refusal only if it repeats: the turn before failed with it too.
+        """
+        if progress.has_output or not (failure.may_refuse_input or failure.may_fail_on_input):
+            return ()
+        first, last = await run.own_range()
+        if not any(item.seq < first for item in attempt.history):
+            return ()
+        answered = await read_answered(self._gateway.read, run, attempt.history)
+        code = failure.provider_code or failure.code
+        if not failure.may_refuse_input and answered.last_error != code:
+            return ()
+        found = find_suspects(attempt.history, first, last, answered=answered.upto)
+        questions = tuple(seq for seq in found.questions if seq not in attempt.left_out)
+        return questions or tuple(seq for seq in found.unanswered if seq not in attempt.left_out)
 
     async def _with_current_context(self, run: ActiveRun, attempt: CallAttempt) -> CallAttempt:
         """Return the attempt without items that were hidden or erased since its context was read.
@@ -318,12 +348,13 @@ class ModelCaller:
             attempt = attempt.without(attempt.left_out)
         return await self._prepare(attempt, has_run_before=True)
 
-    async def _withdraw_compactions(self, run: ActiveRun, progress: _Progress) -> None:
-        """Undo compactions that did not make the request acceptable."""
+    async def _withdraw_compactions(self, run: ActiveRun, progress: _Progress) -> bool:
+        """Undo compactions that did not make the request acceptable; return if there were any."""
         shrunk = [heal.sent for heal in progress.heals if heal.action == "shrunk"]
         before = [sent.records for sent in shrunk if sent is not None]
         if before:
             await self._compactor.withdraw(run, min(before))
+        return bool(before)
 
     def _symptoms(
         self, attempt: CallAttempt, failure: ProviderFailure, progress: _Progress
@@ -331,7 +362,7 @@ class ModelCaller:
         has_output = progress.has_output
         blames_request = (
             failure.failure_class == "terminal"
-            and failure.status in _REQUEST_STATUSES
+            and failure.may_refuse_input
             and not is_model_limit(failure.provider_code, failure.message)
         )
         return Symptoms(
@@ -394,6 +425,7 @@ class ModelCaller:
             less = await self._compactor.shrink(attempt, failure)
             return replace(attempt, history=less) if less is not None else None
         if heal.next_model is not None:
+            attempt = await _with_all(attempt)
             fresh = replace(
                 attempt,
                 provider=self._route(heal.next_model),
@@ -427,26 +459,52 @@ class ModelCaller:
         await run.record_heal(command)
 
 
+async def _with_all(attempt: CallAttempt) -> CallAttempt:
+    """Return the attempt with what was left out: without it another model failed as well."""
+    run = attempt.run
+    if run is None or attempt.left_out == run.left_out:
+        return attempt
+    quarantined = attempt.quarantined - attempt.placeholders
+    attempt = replace(attempt, history=await run.items(), quarantined=quarantined)
+    return attempt.without(run.left_out)
+
+
 async def _project_in_thread(attempt: CallAttempt) -> Projected:
     """Project a history that is too large to be cached, without blocking the event loop."""
     return await asyncio.to_thread(project_grown, attempt.history, attempt.quarantined)
 
 
 def _stream(
-    provider: Provider, call: ModelCall, writer: OutputSink, preface: tuple[bytes, ...]
+    provider: Provider,
+    call: ModelCall,
+    writer: OutputSink | HeldBackSink,
+    preface: tuple[bytes, ...],
 ) -> Awaitable[Answer]:
     """Stream an answer to the writer, after its preface."""
     if preface:
         return _stream_after(preface, provider, call, writer)
+    if type(writer) is HeldBackSink:
+        return _stream_whole(provider, call, writer)
     return provider.stream(call, writer)
 
 
+async def _stream_whole(provider: Provider, call: ModelCall, sink: HeldBackSink) -> Answer:
+    answer = await provider.stream(call, sink)
+    await sink.show()
+    return answer
+
+
 async def _stream_after(
-    preface: tuple[bytes, ...], provider: Provider, call: ModelCall, writer: OutputSink
+    preface: tuple[bytes, ...],
+    provider: Provider,
+    call: ModelCall,
+    writer: OutputSink | HeldBackSink,
 ) -> Answer:
     sink = PrefacedSink(writer, preface)
     answer = await provider.stream(call, sink)
     sink.begin()
+    if type(writer) is HeldBackSink:
+        await writer.show()
     return answer
 
 

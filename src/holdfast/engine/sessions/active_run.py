@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from holdfast.core.decisions.hide import is_changed
 from holdfast.core.errors import IdempotencyMismatch, RunFenced, SessionMoved, StoreUnavailable
-from holdfast.core.healing.refused_items import RefusedInput, find_refused_input
+from holdfast.core.healing.refused_items import find_question
 from holdfast.core.ids import TurnId
 from holdfast.core.model.delivery import OutboxMessage
 from holdfast.core.model.items import NewItem, StoredItem
@@ -85,6 +85,8 @@ class ActiveRun:
     """The original request, if the model is shown other tools than it names."""
     left_out: tuple[int, ...] = ()
     """Earlier items that were left out because the provider refused them."""
+    placeholders: frozenset[int] = frozenset()
+    """Those of them that stay as placeholders: outputs of tools."""
     approval_seconds: float | None = None
     """How long an agent may wait for a permission; None if nobody can give it."""
     ended: Ended | None = None
@@ -203,20 +205,24 @@ class ActiveRun:
         """Return the items of a valid model request."""
         return project(await self.items(), await self.quarantined())
 
-    async def refused_input(self, history: Sequence[StoredItem] | None = None) -> RefusedInput:
-        """Divide the input of the run's model call by what a refusal may refer to."""
-        turn, read = self.turn, self._store.read
-        first, last = turn.first_seq, turn.last_seq
-        assert first is not None
-        assert last is not None
+    async def own_range(self) -> tuple[int, int]:
+        """Return the first and last item of the input of the run's model call."""
+        turn = self.turn
+        assert turn.first_seq is not None
+        assert turn.last_seq is not None
+        first = turn.first_seq
         if turn.step:
             # Later steps answer the outputs of tools that were called in earlier steps.
             runs = await self.all_runs()
             ends = [run.last_seq for run in runs if run.step < turn.step and run.last_seq]
             first = max(ends) + 1 if ends else first
-        if history is None:
-            history = await read.context(self.session)
-        return find_refused_input(history, first, last)
+        return first, turn.last_seq
+
+    async def question(self) -> int | None:
+        """Return the first item of the run's question; None if it has no input of its own."""
+        first, last = await self.own_range()
+        history = await self._store.read.context(self.session)
+        return find_question([item for item in history if first <= item.seq <= last])
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────
 
@@ -346,6 +352,7 @@ class ActiveRun:
             shown_records=self._shown_records,
             successor=waiter.successor if waiter is not None else None,
             left_out=self.left_out,
+            placeholders=self.placeholders,
         )
         is_certain = True
         try:

@@ -62,8 +62,6 @@ INLINE_ITEMS = 500
 NO_REPLY = "NO_REPLY"
 """The answer of a scheduled turn that has nothing to report."""
 COMPACTED = "What was said so far was replaced by a summary, where that is shorter."
-CLIENT_STATUSES = frozenset({400, 413, 422})
-"""HTTP statuses of a provider that mean that the request itself is invalid."""
 EMPTY_ANSWER = "(The answer has no text.)"
 
 
@@ -417,10 +415,8 @@ class TurnExecutor:
             sent=run.sent,
             earlier=run.earlier,
         )
-        is_refused = failure is not None and failure.refuses_input
-        refused_from = None
-        if is_refused:
-            refused_from = (await run.refused_input()).first
+        is_refused = failure is not None and failure.refuses_content
+        refused_from = await run.question() if is_refused else None
         await run.finish(
             Finish(
                 fence=run.fence,
@@ -493,7 +489,7 @@ class TurnExecutor:
 def _is_clients_mistake(error: HoldfastError) -> bool:
     """Whether a turn fails because of its request, so that an operator need not act."""
     if isinstance(error, ProviderFailure):
-        return error.refuses_input or error.status in CLIENT_STATUSES
+        return error.refuses_content or error.may_refuse_input
     return isinstance(error, InvalidInput)
 
 

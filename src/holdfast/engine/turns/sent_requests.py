@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from holdfast.core.compaction.records import read_elision
 from holdfast.core.healing.policy import Heal, read_heals
+from holdfast.core.healing.refused_items import leave_out
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import HIDING, Record, in_force, quarantined
 from holdfast.core.model.request import (
@@ -125,15 +126,15 @@ class SentRequests:
             last_seq = attempt.run.first_seq - 1
         then = session.as_of(last_seq, record_no)
         history = await self._read.context(then)
+        placeholders: frozenset[int] = frozenset()
         if attempt.sent is not None and attempt.sent.left_out:
-            left_out = attempt.sent.left_out
-            history = [item for item in history if item.seq not in left_out]
+            history, placeholders = leave_out(history, attempt.sent.left_out)
         records: list[Record] = []
         if record_no or session.parent_id is not None:
             records = await self._read.lineage_records(then)
             own = in_force(await self._read.records(then))
             records += [record for record in own if record.kind in ("compaction", "elision")]
-        set_aside = quarantined(records)
+        set_aside = quarantined(records) | placeholders
         shown = show(history, set_aside)
         call = _call(request, attempt, [item.body for item in shown])
         sent, new_items = attempt.sent, len(shown)

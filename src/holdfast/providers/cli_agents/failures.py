@@ -21,9 +21,7 @@ def agent_failure(message: str, status: int | None = None) -> ProviderFailure:
     if any(text in lowered for text in _TOO_LONG):
         return _failure(message, "overflow", status or 400, "context_length_exceeded")
     if is_prompt_refusal(status, None, message):
-        refusal = _failure(message, "terminal", 400, "agent_request_refused")
-        refusal.refuses_input = True
-        return refusal
+        return _failure(message, "terminal", 400, "agent_request_refused")
     if status in (401, 403) or any(text in lowered for text in _NOT_LOGGED_IN):
         return _failure(message, "terminal", 502, "agent_not_logged_in")
     if status == 429:

@@ -138,6 +138,8 @@ class WholeOutput:
         """Return the answer of a response; `plain` is its only item, if that is known."""
         status: Literal["completed", "incomplete"]
         match response.status:
+            case None if not (response.error or response.id or self._has_output(response)):
+                raise _unreadable()  # any JSON object, such as the error of a proxy
             case "completed" | None if not response.error:
                 status = "completed"
             case "incomplete":
@@ -172,6 +174,9 @@ class WholeOutput:
             plain=plain,
         )
         return FinishedAnswer(answer, response.id)
+
+    def _has_output(self, response: Response) -> bool:
+        return bool(response.output or self._streamed_items("completed"))
 
     def _streamed_items(self, _status: str) -> list[bytes]:
         """Return the items of a response whose output is empty."""

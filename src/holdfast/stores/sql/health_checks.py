@@ -219,11 +219,20 @@ class TurnProblem(msgspec.Struct, frozen=True):
     code: str
 
 
+class TurnEnd(msgspec.Struct, frozen=True):
+    """A turn that has ended, and the code with which it failed, or None."""
+
+    turn_id: TurnId
+    session_id: SessionId
+    code: str | None
+
+
 class RecentTurns(msgspec.Struct):
     """Problems of recent turns, up to a position in the log."""
 
     next_pos: int | None
-    failed: list[TurnProblem] = []
+    ended: list[TurnEnd] = []
+    """The turns that have ended, newest first."""
     heals: list[TurnProblem] = []
     """Turns whose provider no longer had the state that the request referred to."""
 
@@ -301,16 +310,16 @@ def _judge_lane(row: Row) -> Plan[list[Mismatch]]:
 
 
 def recent_turns(pos: int, since: float, limit: int) -> Plan[RecentTurns]:
-    """Return problems of turns since a time, among entries before a position in the log."""
+    """Return the ends and problems of turns since a time, before a position in the log."""
     entries = yield from every(RECENT_ENTRIES, pos, since, limit)
     recent = RecentTurns(entries[-1][0] if len(entries) == limit else None)
     seen: set[str] = set()
     for _, turn_id, session_id, packed, kind, is_last in entries:
         body = read_body(packed, turn_id)
         turn = body.turn
-        if kind in ENDS and is_last and turn is not None and turn.outcome == "failed":
-            code = turn.error_code or "no code"
-            recent.failed.append(TurnProblem(turn_id, session_id, code))
+        if kind in ENDS and is_last and turn is not None:
+            code = (turn.error_code or "no code") if turn.outcome == "failed" else None
+            recent.ended.append(TurnEnd(turn_id, session_id, code))
         recent.heals += [
             TurnProblem(turn_id, session_id, code) for code in _stale_heals(body, since, seen)
         ]

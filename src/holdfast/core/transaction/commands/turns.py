@@ -188,6 +188,8 @@ class Finish(Command["Ended"], frozen=True, kw_only=True):
     """The first item of the input that the provider refused; it is hidden from the model."""
     left_out: tuple[int, ...] = ()
     """Earlier items that were left out because the provider refused them; they are hidden."""
+    placeholders: frozenset[int] = frozenset()
+    """Those of them that are replaced by placeholders instead: outputs of tools."""
     history_hash: bytes = b""
     """The hash of the whole history, including this answer, if later requests may repeat it."""
     successor: Successor | None = None
