@@ -73,6 +73,20 @@ RUNS = (
         ("tests/unit/http/test_streams.py", "tests/unit/http/test_background.py"),
     ),
     Fault(
+        "an error that the client library made up counts as the server's answer",
+        "src/holdfast/tools/mcp/connection.py",
+        "            return exchange.is_answer(error.code)\n",
+        "            return True\n",
+        ("tests/tools/test_mcp_failures.py",),
+    ),
+    Fault(
+        "a call that was never sent may have taken effect",
+        "src/holdfast/tools/mcp/http_exchange.py",
+        "            if exchange.status is None:\n",
+        "            if False:\n",
+        ("tests/tools/test_mcp_failures.py",),
+    ),
+    Fault(
         "a call that an interrupted run began is run again",
         f"{ENGINE}/turns/tool_loop.py",
         "call.item_id in tried",

@@ -14,6 +14,10 @@ class HttpMcpServer:
     def __init__(self, *, has_sessions: bool = True, lost_status: int = 404) -> None:
         self.has_sessions = has_sessions
         self.lost_status = lost_status
+        self.fault: str | None = None
+        """What happens to each call after it took effect; see `_misbehave`."""
+        self.effects = 0
+        """How many calls took effect."""
         self.methods: list[str] = []
         self.sessions: set[str] = set()
         self.port = 0
@@ -34,6 +38,11 @@ class HttpMcpServer:
         """The URL of the server."""
         return f"http://127.0.0.1:{self.port}/mcp"
 
+    def stop_listening(self) -> None:
+        """Refuse new connections."""
+        assert self._server is not None
+        self._server.close()
+
     def forget(self) -> None:
         """Lose all sessions, as a restart would."""
         self.sessions.clear()
@@ -45,6 +54,13 @@ class HttpMcpServer:
         status, more, answer = 405, "", b""
         if head[0].startswith("POST"):
             message = json.loads(body)
+            if message["method"] == "tools/call" and self.fault is not None:
+                self.methods.append("tools/call")
+                self.effects += 1
+                writer.write(_misbehave(self.fault, message["id"]))
+                await writer.drain()
+                writer.close()
+                return
             status, more, value = self._answer(message, headers.get("mcp-session-id"))
             answer = json.dumps(value).encode() if value is not None else b""
         writer.write(
@@ -93,3 +109,30 @@ class HttpMcpServer:
         if not self.has_sessions:
             result = {**result, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
         return {"jsonrpc": "2.0", "id": message["id"], "result": result}
+
+
+def _misbehave(fault: str, request_id: Any) -> bytes:
+    """Return what is written to the connection, which is closed behind it."""
+    error = {"jsonrpc": "2.0", "id": request_id, "error": {"code": -32602, "message": "no account"}}
+    said = json.dumps(error)
+    answers = {
+        "dies": b"",
+        "500 HTML": _http(500, "text/html", "<h1>Internal Server Error</h1>"),
+        "500 JSON": _http(500, "application/json", '{"detail": "Internal Server Error"}'),
+        "504 of a proxy": _http(504, "text/plain", "upstream timed out"),
+        "HTML": _http(200, "text/html", "<h1>Welcome</h1>"),
+        "202": _http(202, "text/plain", ""),
+        "no JSON-RPC": _http(200, "application/json", '{"done": true}'),
+        "half a body": _http(200, "application/json", said)[:-20],
+        "a stream that ends": _http(200, "text/event-stream", ": hello\n\n"),
+        "a stream that breaks": _http(200, "text/event-stream", f"data: {said}\n\n")[:-20],
+        "error": _http(200, "application/json", said),
+        "error with 400": _http(400, "application/json", said),
+        "error in a stream": _http(200, "text/event-stream", f"data: {said}\n\n"),
+    }
+    return answers[fault]
+
+
+def _http(status: int, kind: str, body: str) -> bytes:
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n"
+    return f"{head}connection: close\r\n\r\n{body}".encode()

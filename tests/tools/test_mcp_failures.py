@@ -55,6 +55,88 @@ async def test_a_call_runs_in_a_new_session_when_the_server_has_lost_the_old_one
     assert server.methods.count("initialize") == 2
 
 
+@pytest.mark.parametrize("has_sessions", [True, False], ids=["sessions", "no sessions"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "dies", "500 HTML", "500 JSON", "504 of a proxy", "HTML", "202", "no JSON-RPC",
+        "half a body", "a stream that ends", "a stream that breaks",
+    ],
+)  # fmt: skip
+async def test_a_call_whose_answer_is_lost_may_have_taken_effect(
+    fault: str, has_sessions: bool
+) -> None:
+    async with HttpMcpServer(has_sessions=has_sessions) as server, asyncio.timeout(60):
+        connection = McpConnection(_http(server))
+        try:
+            await _echo(connection, "one")
+            server.fault = fault
+            result = await _echo(connection, "two")
+            server.fault = None
+            assert (await _echo(connection, "three")).output == "three", "it is used again"
+        finally:
+            await connection.close()
+    assert server.effects == 1
+    assert result.error is not None
+    assert "outcome of this call is unknown" in result.error
+    assert "may have taken effect" in result.error
+    assert "answered with an error" not in result.error
+
+
+@pytest.mark.parametrize("has_sessions", [True, False], ids=["sessions", "no sessions"])
+@pytest.mark.parametrize("answer", ["error", "error with 400", "error in a stream"])
+async def test_an_error_that_the_server_itself_answers_is_the_outcome(
+    answer: str, has_sessions: bool
+) -> None:
+    async with HttpMcpServer(has_sessions=has_sessions) as server, asyncio.timeout(60):
+        connection = McpConnection(_http(server))
+        try:
+            await _echo(connection, "one")
+            server.fault = answer
+            result = await _echo(connection, "two")
+        finally:
+            await connection.close()
+    assert result.error == "The server answered with an error: no account"
+
+
+@pytest.mark.parametrize("has_sessions", [True, False], ids=["sessions", "no sessions"])
+async def test_a_call_that_was_never_sent_says_so(has_sessions: bool) -> None:
+    async with HttpMcpServer(has_sessions=has_sessions) as server, asyncio.timeout(60):
+        connection = McpConnection(_http(server))
+        try:
+            await _echo(connection, "one")
+            server.stop_listening()
+            results = [await _echo(connection, text) for text in ("two", "three")]
+        finally:
+            await connection.close()
+    for result in results:
+        assert result.error is not None
+        assert result.error.startswith("The call was not run: ")
+        assert "unknown" not in result.error
+
+
+async def test_a_call_to_a_host_that_is_not_found_says_that_it_was_not_run() -> None:
+    connection = McpConnection(McpSettings(name="odd", url="http://nowhere.invalid/mcp"))
+    try:
+        result = await _echo(connection, "one")
+    finally:
+        await connection.close()
+    assert result.error is not None
+    assert result.error.startswith("The call was not run: ")
+
+
+async def test_a_local_server_that_dies_during_a_call_may_have_done_it(tmp_path: Path) -> None:
+    async with _servers(_settings(tmp_path)) as servers:
+        tools = await _tools(servers)
+        results = await asyncio.gather(
+            *(servers.call(_caller(), tools[name], {}) for name in ("slow", "die"))
+        )
+    for result in results:
+        assert result.error is not None
+        assert "exited" in result.error or "ended" in result.error
+        assert "may have taken effect" in result.error
+
+
 @pytest.mark.parametrize("status", [400, 404])
 async def test_a_server_that_has_lost_its_sessions_is_reached_again_after_a_pause(
     status: int, idle_at_once: None

@@ -330,6 +330,7 @@ async def test_a_tool_that_takes_too_long_is_cancelled_and_the_model_learns_it()
         answer = (await gateway.respond("hi", tools=[SERVER])).json()
     assert answer["output"][0]["status"] == "failed"
     assert "0.05 s" in answer["output"][0]["error"]
+    assert "may have taken effect" in answer["output"][0]["error"]
     assert answer["output"][1]["content"][0]["text"] == "done"
 
 
@@ -341,7 +342,10 @@ async def test_a_tool_that_raises_fails_its_call_and_not_the_turn() -> None:
     model = _calls_then_says(called("desk__broken", "c1"))
     async with open_gateway(model, toolbox=lambda _: tools) as gateway:
         answer = (await gateway.respond("hi", tools=[SERVER])).json()
-    assert answer["output"][0]["error"] == "The tool failed: RuntimeError"
+    error = answer["output"][0]["error"]
+    assert error.startswith("The tool failed: RuntimeError. ")
+    assert "may have taken effect" in error
+    assert "secret" not in error
     assert answer["status"] == "completed"
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 
 INTERRUPTED = "interrupted: this call did not return a result"
+MAY_HAVE_RUN = "It may have taken effect; check before you call it again."
 OUTCOME_UNKNOWN = (
-    "The outcome of this call is unknown: the gateway stopped while it ran. "
-    "It may have taken effect; check before you call it again."
+    f"The outcome of this call is unknown: the gateway stopped while it ran. {MAY_HAVE_RUN}"
 )
 NOT_APPROVED = "The call was not run: it was not approved."
 OUTPUT_OF = {

@@ -31,7 +31,7 @@ from holdfast.core.model.gateway_items import (
 from holdfast.core.model.items import NewItem, StoredItem, read_item
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import subtract_usage
-from holdfast.core.model.synthetic_outputs import NOT_APPROVED, OUTCOME_UNKNOWN
+from holdfast.core.model.synthetic_outputs import MAY_HAVE_RUN, NOT_APPROVED, OUTCOME_UNKNOWN
 from holdfast.core.model.turn import Source
 from holdfast.core.tools.approval_words import approval_code
 from holdfast.core.tools.open_calls import OpenCalls, count_use, find_open_calls
@@ -435,10 +435,10 @@ class ToolLoop:
         except TimeoutError:
             outcome = "timeout"
             limit = self._settings.tool_seconds
-            return ToolResult(error=f"The tool did not answer within {limit:g} s.")
+            return ToolResult(error=f"The tool did not answer within {limit:g} s. {MAY_HAVE_RUN}")
         except Exception as exc:  # noqa: BLE001 - the model gets the error; the turn continues
             log.exception("tool.failed", turn_id=progress.run.turn.id, tool=tool.function)
-            return ToolResult(error=f"The tool failed: {type(exc).__name__}")
+            return ToolResult(error=f"The tool failed: {type(exc).__name__}. {MAY_HAVE_RUN}")
         finally:
             seconds = monotonic() - started
             self._gateway.meter.tool_called(tool.function, call.call_id, outcome, seconds)

@@ -17,9 +17,12 @@ import msgspec
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import (
+    CONNECTION_CLOSED,
     INVALID_REQUEST,
+    PARSE_ERROR,
     CallToolResult,
     EmbeddedResource,
+    ErrorData,
     ImageContent,
     Implementation,
     TextContent,
@@ -27,10 +30,12 @@ from mcp_types import (
 )
 
 from holdfast._version import __version__
+from holdfast.core.model.synthetic_outputs import MAY_HAVE_RUN
 from holdfast.engine.logging import log
 from holdfast.ports.tools import ToolImage, ToolResult
+from holdfast.tools.mcp.http_exchange import CURRENT_CALL, CallExchange, ObservedClient
 from holdfast.tools.mcp.naming import MAX_TOOLS, ListedTool
-from holdfast.tools.mcp.stdio import ServerProcess, open_process
+from holdfast.tools.mcp.stdio import INVALID_ANSWER, ServerProcess, open_process
 from holdfast.tools.mcp.tool_lists import checked_lists
 from holdfast.tools.settings import McpSettings
 
@@ -49,6 +54,9 @@ SESSION_TERMINATED = "Session terminated"
 """The client library's message for a session that its HTTP server no longer has."""
 _IMAGE_TYPE = re.compile(r"image/[a-z0-9.+-]{1,64}")
 ResultT = TypeVar("ResultT")
+_CALL_ERRORS = (MCPError, httpx2.HTTPError, OSError, RuntimeError, ValueError)
+"""Exceptions of a call without a result."""
+UNKNOWN = f"The outcome of this call is unknown. {MAY_HAVE_RUN}"
 _REQUEST_ERRORS = (
     MCPError, httpx2.HTTPError, OSError, RuntimeError, TimeoutError, ValueError,
 )  # fmt: skip
@@ -129,31 +137,24 @@ class McpConnection:
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         client = await self._live_client()
+        exchange = CallExchange()
         try:
-            result = await self._send_call(client, name, arguments)
-        except MCPError as exc:
-            if not _is_terminated(exc):
-                return self._failed_result(exc)
-        except ValueError:
-            return ToolResult(error="The server sent an invalid answer; the outcome is unknown.")
-        except (httpx2.HTTPError, OSError, RuntimeError) as exc:
-            await self._fail(exc, client)
-            return ToolResult(
-                error=f"The connection to {self.settings.name} failed during the call; "
-                "the outcome is unknown."
-            )
-        else:
-            return _result(result)
+            return _result(await self._send_call(client, name, arguments, exchange))
+        except _CALL_ERRORS as exc:
+            if not _is_terminated(exc, exchange):
+                return await self._failed_result(exc, exchange, client)
         # The server rejected the call together with its session: retry it in a new session.
         await self._fail(ServerUnavailable(SESSION_TERMINATED), client)
+        client, exchange = await self._connect(), CallExchange()
         try:
-            return _result(await self._send_call(await self._connect(), name, arguments))
-        except MCPError as exc:
-            return self._failed_result(exc)
+            return _result(await self._send_call(client, name, arguments, exchange))
+        except _CALL_ERRORS as exc:
+            return await self._failed_result(exc, exchange, client)
 
     async def _send_call(
-        self, client: Client, name: str, arguments: dict[str, Any]
+        self, client: Client, name: str, arguments: dict[str, Any], exchange: CallExchange
     ) -> CallToolResult:
+        CURRENT_CALL.set(exchange)
         self._in_flight += 1
         # After a cancelled or failed call, probe the server before the next one.
         self._is_suspect = True
@@ -163,14 +164,37 @@ class McpConnection:
             return result
         finally:
             self._in_flight -= 1
+            CURRENT_CALL.set(None)
 
-    def _failed_result(self, exc: MCPError) -> ToolResult:
-        if self._has_ended():
+    async def _failed_result(
+        self, exc: Exception, exchange: CallExchange, client: Client
+    ) -> ToolResult:
+        """Return what is known of a failed call: only an answer of its server tells the outcome."""
+        name = self.settings.name
+        if exchange.failure is not None:
+            await self._fail(exc, client)
             return ToolResult(
-                error=f"The server {self.settings.name} {self._state.end} during the call; "
-                "the outcome is unknown."
+                error=f"The call was not run: {name} cannot be reached ({exchange.failure})"
             )
-        return ToolResult(error=f"The server answered with an error: {exc}")
+        if isinstance(exc, MCPError) and self._is_answer(exc.error, exchange):
+            return ToolResult(error=f"The server answered with an error: {exc}")
+        if isinstance(exc, ValueError) or _is_unreadable(exc):
+            return ToolResult(error=f"The server {name} sent an invalid answer. {UNKNOWN}")
+        if self._has_ended() and self.settings.command:
+            return ToolResult(
+                error=f"The server {name} {self._state.end} during the call. {UNKNOWN}"
+            )
+        if exchange.status is not None and exchange.status >= 400:
+            return ToolResult(error=f"{name} failed with HTTP {exchange.status}. {UNKNOWN}")
+        if not isinstance(exc, MCPError):
+            await self._fail(exc, client)
+        return ToolResult(error=f"{name} gave no proper answer ({_words(exc)}). {UNKNOWN}")
+
+    def _is_answer(self, error: ErrorData, exchange: CallExchange) -> bool:
+        """Whether the server itself has answered with this error, so that the call has ended."""
+        if not self.settings.command:
+            return exchange.is_answer(error.code)
+        return error.code != CONNECTION_CLOSED and error.message != INVALID_ANSWER
 
     async def _live_client(self) -> Client:
         """Return a client whose server answers; probe it after idling or a failure."""
@@ -280,7 +304,7 @@ class McpConnection:
                 streams: Any = open_process(settings, state)
             else:
                 timeout = httpx2.Timeout(settings.start_seconds, read=None)
-                http = httpx2.AsyncClient(headers=settings.headers(), timeout=timeout)
+                http = ObservedClient(headers=settings.headers(), timeout=timeout)
                 await stack.enter_async_context(http)
                 streams = streamable_http_client(settings.url, http_client=http)
             transport: Any = checked_lists(streams, self._note_malformed)
@@ -354,9 +378,16 @@ async def _ping(client: Client) -> None:
     await client.list_tools()
 
 
-def _is_terminated(exc: MCPError) -> bool:
+def _is_terminated(exc: Exception, exchange: CallExchange) -> bool:
     """Whether a server rejected a call because it no longer has our session."""
+    if not isinstance(exc, MCPError) or exchange.status not in (None, 404):
+        return False
     return exc.error.code == INVALID_REQUEST and exc.error.message == SESSION_TERMINATED
+
+
+def _is_unreadable(exc: Exception) -> bool:
+    """Whether an answer came that is no message of the protocol."""
+    return isinstance(exc, MCPError) and exc.error.code == PARSE_ERROR
 
 
 async def _list_all(client: Client) -> list[ListedTool]:

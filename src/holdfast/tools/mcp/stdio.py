@@ -19,6 +19,8 @@ from holdfast.tools.settings import McpSettings
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """The longest message of a server; a server that sends a longer one is killed."""
 ERROR_TAIL_BYTES = 4096
+INVALID_ANSWER = "the server sent an invalid answer"
+"""Our message in place of an answer that cannot be read."""
 END_SECONDS = 2.0
 """How long a server may take to exit after its input is closed."""
 
@@ -107,7 +109,7 @@ def _repaired(line: bytes) -> SessionMessage | None:
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(text))
     except ValueError:
-        error = ErrorData(code=PARSE_ERROR, message="the server sent an invalid answer")
+        error = ErrorData(code=PARSE_ERROR, message=INVALID_ANSWER)
         return SessionMessage(JSONRPCError(jsonrpc="2.0", id=value["id"], error=error))
 
 
