@@ -1,5 +1,7 @@
 """Agents in chats and on schedules, over a real gateway process and a simulated Telegram."""
 
+import asyncio
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ ASKING = (
 )
 CLAUDE = 'name = "claude"\napi = "claude-code"\nenv = ["ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"]\n'
 IDLE = '[sessions.reset]\nmode = "idle"\nidle_minutes = 0.000001\n'
+NO_DRAIN = "[server]\ndrain_seconds = 0\n"
 SHORT_LEASE = "[lanes]\nlease_seconds = 1.5\n"
 """For a gateway that is killed: its next life waits for the lease of the first."""
 
@@ -62,6 +65,45 @@ async def test_a_person_in_a_chat_allows_what_an_agent_asks_for(store_url: str, 
         assert len(made(root)) == 1
         telegram.say("thanks")
         telegram.wait_for_text("You said: thanks")
+        gateway.stop()
+    await until(lambda: not processes_of(root))
+
+
+def workdirs(root: Path) -> list[Path]:
+    """Return the directories in which agents work."""
+    return [folder for folder in root.rglob("work") if folder.is_dir()]
+
+
+def until_running(gateway: GatewayProcess, attempt: int) -> None:
+    """Wait until an attempt of the last turn of the chat is in progress."""
+    user = HttpUser(gateway)
+    session = user.session("agent:main:telegram:direct:7")
+    while True:
+        turns = user.get(f"/v1/sessions/{session['id']}/turns?order=desc")["data"]
+        if (turns[0]["status"], turns[0]["attempts"]) == ("running", attempt):
+            return
+
+
+async def test_three_deployments_during_one_long_turn_of_an_agent_end_in_its_answer(
+    store_url: str, root: Path
+) -> None:
+    programs.bubblewrap()
+    with chat_with(ASKING, MODEL, store_url, root, NO_DRAIN) as (telegram, gateway):
+        telegram.say("hello")
+        telegram.wait_for_text("You said: hello")
+        (work,) = workdirs(root)
+        os.mkfifo(work / "gate")
+        telegram.say("wait")
+        for deployment in range(1, 4):
+            until_running(gateway, deployment)
+            await until(lambda: bool(processes_of(root)))
+            assert gateway.stop() == 0
+            gateway.start()
+        until_running(gateway, 4)
+        # This blocks until the agent of the last attempt waits at the pipe.
+        await asyncio.to_thread((work / "gate").write_text, "go")
+        telegram.wait_for_text("Waiting.")
+        assert not [text for text in telegram.texts(7) if "Sorry" in text]
         gateway.stop()
     await until(lambda: not processes_of(root))
 

@@ -169,8 +169,36 @@ LANES = (
     Fault(
         "a turn whose worker keeps dying is tried for ever",
         f"{CORE}/decisions/lane.py",
-        "if turn.attempts >= limits.max_attempts:",
-        "if turn.attempts >= limits.max_attempts + 1000:",
+        "if is_given_up(turn, limits):",
+        "if False:",
+        (f"{CONTRACT}::TestRecovery",),
+    ),
+    Fault(
+        "a turn is given up for workers that said goodbye",
+        f"{CORE}/decisions/worker_losses.py",
+        "    if death is None and not is_forsaken:\n        return turn\n",
+        "    death = death or WorkerDeath(at=0.0, running=1)\n",
+        (f"{CONTRACT}::TestRecovery",),
+    ),
+    Fault(
+        "a turn that kills its workers late is tried for ever",
+        f"{CORE}/decisions/worker_losses.py",
+        "losses.crashes >= limits.max_attempts or is_exhausted",
+        "losses.crashes >= limits.max_attempts",
+        ("tests/unit/core/decisions/test_recovery.py",),
+    ),
+    Fault(
+        "a turn that was given up is run again as often as it is asked for",
+        f"{CORE}/decisions/worker_losses.py",
+        "return is_new_hour or losses.asked_again < limits.max_attempts",
+        "return True",
+        ("tests/unit/core/decisions/test_accept.py",),
+    ),
+    Fault(
+        "an innocent turn is given up for a process that ran many",
+        f"{CORE}/decisions/worker_losses.py",
+        "return death.running <= SUSPECT_RUNS or is_same_step",
+        "return True",
         (f"{CONTRACT}::TestRecovery",),
     ),
     Fault(

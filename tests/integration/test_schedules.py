@@ -14,9 +14,9 @@ from holdfast.core.errors import (
     StorageFull,
     TenantFull,
 )
-from holdfast.core.ids import DEFAULT_TENANT, Key, Tenant, TurnId
+from holdfast.core.ids import DEFAULT_TENANT, Key, Tenant, TurnId, WorkerId
 from holdfast.core.model.schedule import DeliverTo, ScheduleRow
-from holdfast.core.transaction.commands import SkipRun
+from holdfast.core.transaction.commands import ExpireWorker, LaneLimits, Recover, SkipRun
 from holdfast.engine.sessions.quota import StorageQuota
 from holdfast.ports.store import SessionQuery
 from holdfast.schedules import service
@@ -140,6 +140,30 @@ async def test_a_run_that_exceeds_its_time_limit_reports_it(
     await _run_to_the_end(gateway, scheduler)
     row = await _row(gateway)
     assert (row.failures, row.reason) == (1, "schedule_timeout")
+
+
+async def test_a_run_that_lost_its_workers_is_no_failure_of_the_schedule(
+    gateway: RunningGateway, scheduler: Scheduler
+) -> None:
+    await _start_slow_run(gateway, scheduler)
+    row = await _row(gateway)
+    assert row.running_turn is not None
+    engine = gateway.engine
+    view = await engine.read.turn(DEFAULT_TENANT, row.running_turn)
+    assert view is not None
+    await engine.submit(ExpireWorker(worker=view.turn.owner))
+    limits = LaneLimits(max_attempts=1, can_run_again=True)
+    await engine.submit(
+        Recover(session_id=view.turn.session_id, worker=WorkerId("wrk_other"), limits=limits)
+    )
+    view = await engine.read.turn(DEFAULT_TENANT, row.running_turn)
+    assert view is not None
+    assert view.turn.error_code == "turn_abandoned"
+    gateway.model.gate.set()
+    await _run_to_the_end(gateway, scheduler)
+    row = await _row(gateway)
+    assert (row.failures, row.running_turn, row.is_paused) == (0, None, False)
+    assert row.reason.startswith("given up after")
 
 
 async def test_deleting_a_schedule_ends_its_run(

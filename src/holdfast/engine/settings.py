@@ -63,7 +63,7 @@ class LaneSettings:
     lease_seconds: float = 10.0
     """A worker that does not renew for this long loses its lanes to others."""
     max_attempts: int = 3
-    """How many runs of a turn may lose their worker before the turn fails."""
+    """How many workers a turn may seem to kill before it fails; a restart never counts."""
     poll_seconds: float = 0.05
     """How often to poll for writes of other processes, where the store cannot notify."""
 

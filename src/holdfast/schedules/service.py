@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.decisions.schedules import ScheduleBusy, ScheduleChanged, ScheduleNotFound
+from holdfast.core.decisions.worker_losses import TURN_ABANDONED
 from holdfast.core.errors import (
     HoldfastError,
     InvalidInput,
@@ -286,6 +287,7 @@ class Scheduler:
                 await self._turns.cancel(turn, code="schedule_timeout")
             return True
         outcome, reason = "failed", "its session was deleted"
+        is_lost = turn is not None and turn.error_code == TURN_ABANDONED
         if turn is not None:
             outcome, reason = turn.outcome or "failed", turn.error_message or turn.error_code or ""
         if turn is not None and outcome == "completed":
@@ -297,7 +299,7 @@ class Scheduler:
                 await self._note(row, f"waits to deliver: {exc.message}")
                 return False
         settle = SettleRun(
-            id=row.id, turn_id=turn_id, outcome=outcome, reason=reason,
+            id=row.id, turn_id=turn_id, outcome=outcome, reason=reason, is_own_failure=not is_lost,
             if_paused=self._on_paused(row.tenant, row.name, reason),
         )  # fmt: skip
         await self._gateway.submit(settle)

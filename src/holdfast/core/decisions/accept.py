@@ -341,6 +341,7 @@ def _join(command: Accept, facts: Facts, draft: Draft) -> Decision[Admission]:
         turn,
         step=turn.step + 1,
         attempts=0,
+        losses=None,
         kept_seq=last,
         last_seq=last,
         body_hash=command.body_hash,

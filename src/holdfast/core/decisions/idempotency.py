@@ -15,6 +15,7 @@ from holdfast.core.decisions.lane import (
     started,
     tail_position,
 )
+from holdfast.core.decisions.worker_losses import TURN_ABANDONED, asked_again, may_ask_again
 from holdfast.core.errors import IdempotencyMismatch, SessionDeleted, SessionRetired
 from holdfast.core.model.turn import Fence, Turn
 from holdfast.core.transaction.changes import Decision, RetryClaimed, refuse
@@ -113,6 +114,8 @@ def _resume(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision
     if facts.turn is not None and turn.retry_claim != facts.turn.retry_claim:
         draft.add(RetryClaimed(turn.id, turn.step, turn.retry_claim))
     is_torn = turn.outcome == "interrupted" or (turn.outcome == "failed" and turn.is_retryable)
+    if facts.repeat is not None and not is_noticed:
+        is_torn = is_torn or may_ask_again(turn, command.limits, facts.now)
     if is_torn:
         if not draft.session.is_live:
             return refuse(SessionRetired(draft.session.id, facts.live_id))
@@ -127,6 +130,10 @@ def _resume(command: Accept, facts: Facts, draft: Draft, turn: Turn) -> Decision
 def _reopen(
     command: Accept, facts: Facts, draft: Draft, turn: Turn, settled: Settled
 ) -> Decision[Admission]:
+    # Only attempts that lost their worker count towards the limit, not those that ended.
+    is_lost = turn.error_code in (WORKER_LOST, TURN_ABANDONED)
+    if turn.error_code == TURN_ABANDONED:
+        turn = asked_again(turn, command.limits, facts.now)
     turn = replace(
         turn,
         outcome=None,
@@ -135,8 +142,8 @@ def _reopen(
         is_retryable=False,
         ended_at=None,
         owner=command.worker,
-        # Only attempts that lost their worker count towards the limit, not those that ended.
-        attempts=turn.attempts if turn.error_code == WORKER_LOST else 0,
+        attempts=turn.attempts if is_lost else 0,
+        losses=turn.losses if is_lost else None,
         position=tail_position(draft.session.turn_count, settled.waiting, facts.active),
     )
     if not settled.is_free or settled.waiting.count:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.decisions.worker_losses import TURN_ABANDONED, is_given_up, with_loss
 from holdfast.core.ids import RunId, WorkerId
 from holdfast.core.model.gateway_items import APPROVAL_PREFIX
 from holdfast.core.model.items import ERASED_ITEM, NewItem, StoredItem
@@ -302,9 +303,11 @@ def end_dead_owner(
     if (facts.has_live_owner or session.owner == worker) and not is_forsaken:
         # This worker is alive, even if its lease expired while the store was unavailable.
         return Settled(False, facts.waiting)
-    if turn.attempts >= limits.max_attempts:
+    turn = with_loss(turn, facts, is_forsaken=is_forsaken)
+    facts = replace(facts, active=turn)
+    if is_given_up(turn, limits):
         message = f"given up after {turn.attempts} attempts that lost their worker"
-        turn = stop_active(draft, facts, "failed", code="turn_abandoned", message=message)
+        turn = stop_active(draft, facts, "failed", code=TURN_ABANDONED, message=message)
         return Settled(True, facts.waiting, turn)
     if turn.source in RUN_AGAIN and limits.can_run_again:
         turn = replace(_release_lane(draft, facts, "interrupted", WORKER_LOST), owner=worker)

@@ -22,7 +22,7 @@ from holdfast.core.healing.policy import Heal, read_heals, write_heals
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.records import Span, merge_spans
 from holdfast.core.model.session import ProviderState, Session, Usage
-from holdfast.core.model.turn import Fence, Run, Turn, storable
+from holdfast.core.model.turn import NO_LOSSES, Fence, Run, Turn, storable
 from holdfast.core.transaction.changes import (
     CompletionRow,
     Decision,
@@ -75,7 +75,8 @@ def extend(command: Extend, facts: Facts) -> Decision[Session]:
         draft.append(items, turn.number)
         merged = _merge(draft, turn, command, facts) if command.merges else ()
         last = draft.head_seq
-        draft.save_turn(replace(turn, kept_seq=last, last_seq=last))
+        losses = replace(turn.losses or NO_LOSSES, stepped_at=facts.now)
+        draft.save_turn(replace(turn, kept_seq=last, last_seq=last, losses=losses))
         draft.save_run(_after_step(run, command.usage))
         draft.add_event("items.added", turn, first_seq=session.head_seq + 1, last_seq=last)
         _end_merged(draft, merged)

@@ -117,7 +117,10 @@ def settle_run(command: cmd.SettleRun, facts: Facts) -> Decision[ScheduleRow | N
         return Decision(stored if command.again else None)
     reason = stored.reason if stored.is_paused else command.reason
     row = replace(stored, running_turn=None, reason=reason)
-    row = replace(row, failures=0) if command.outcome == "completed" else _count_failure(row)
+    if command.outcome == "completed":
+        row = replace(row, failures=0)
+    elif command.is_own_failure:
+        row = _count_failure(row)
     changes: list[Change] = [ScheduleSaved(row, stored)]
     if facts.schedule_run is not None:
         run: ScheduleRunRow = replace(facts.schedule_run, outcome=command.outcome)

@@ -33,6 +33,35 @@ def storable(message: str | None) -> str | None:
     return message.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
+class WorkerDeath(msgspec.Struct, frozen=True, gc=False):
+    """How a worker ended that did not say goodbye."""
+
+    at: float
+    """When it was alive at the latest."""
+    running: int
+    """How many runs it had."""
+
+
+class WorkerLosses(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The deaths of workers under a turn, for which it may be given up."""
+
+    crashes: int = 0
+    """Deaths that the turn may have caused."""
+    deaths: int = 0
+    """All deaths, whatever caused them."""
+    place: int | None = None
+    """How many items of the turn were finished at the last death."""
+    stepped_at: float = 0.0
+    """When the last step of the turn began that was not the first one of its run."""
+    asked_again: int = 0
+    """How often it was asked for again within an hour after it was given up."""
+    asked_since: float = 0.0
+    """When that hour began."""
+
+
+NO_LOSSES = WorkerLosses()
+
+
 class Turn(msgspec.Struct, frozen=True, gc=False):
     """The row of a turn. `input` is kept here until the turn starts and its items enter the log."""
 
@@ -64,6 +93,7 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
     retry_claim: int = 0
     merged_into: TurnId | None = None
     """The turn that was merged with this one and answered for both."""
+    losses: WorkerLosses | None = None
 
     @property
     def is_open(self) -> bool:

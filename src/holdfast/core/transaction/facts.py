@@ -10,7 +10,7 @@ from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import Record, Span
 from holdfast.core.model.schedule import ScheduleRow, ScheduleRunRow
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import Run, Turn
+from holdfast.core.model.turn import Run, Turn, WorkerDeath
 from holdfast.core.transaction.changes import (
     ApiKeyRow,
     CompletionRow,
@@ -49,6 +49,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     now: float
     session: Session | None = None
     has_live_owner: bool = False
+    owner_death: WorkerDeath | None = None
+    """How the worker of the active run died; None if it lives or said goodbye."""
     active: Turn | None = None
     active_run: Run | None = None
     waiting: Waiting = Waiting()

@@ -131,7 +131,7 @@ def _plan_worker(command: cmd.Renew | cmd.ExpireWorker, now: float) -> Plan[Plan
     """Renew a lease; a worker that was declared dead may not continue under its id."""
     row = yield from one(sql.WORKER_BY_ID, command.worker)
     if isinstance(command, cmd.ExpireWorker):
-        return _plan_expiry(command, row)
+        return _plan_expiry(command, row, now)
     alive_until = now + command.lease_seconds
     if row is not None and row[0] != EXPIRED:
         asks: list[Ask] = [
@@ -146,11 +146,13 @@ def _plan_worker(command: cmd.Renew | cmd.ExpireWorker, now: float) -> Plan[Plan
     return Planned(Decision(alive_until), [(sql.ADD_WORKER, (command.worker, now, alive_until))])
 
 
-def _plan_expiry(command: cmd.ExpireWorker, row: Row | None) -> Planned:
+def _plan_expiry(command: cmd.ExpireWorker, row: Row | None, now: float) -> Planned:
     if row is None:
         return Planned(Decision(True), [])
     if command.drop:
         return Planned(Decision(True), [(sql.DROP_WORKER, (command.worker,))])
     if command.alive_until is not None and command.alive_until != row[0]:
         return Planned(Decision(False), [])
-    return Planned(Decision(True), [(sql.SAVE_WORKER, (command.worker, EXPIRED))])
+    if row[0] == EXPIRED:
+        return Planned(Decision(True), [])
+    return Planned(Decision(True), [(sql.DECLARE_DEAD, (command.worker, min(now, row[0])))])

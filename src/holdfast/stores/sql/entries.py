@@ -20,7 +20,7 @@ from holdfast.core.ids import RunId, SessionId, Tenant, TurnId, WorkerId, first_
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import HiddenRanges, Record, RecordKind
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import Outcome, Run, Source, Turn
+from holdfast.core.model.turn import Outcome, Run, Source, Turn, WorkerLosses
 from holdfast.core.transaction.changes import Entry, Event
 
 SESSION, ACCEPTED, STARTED, STEP, ENDED, ENDED_NEXT = 1, 2, 3, 4, 5, 6
@@ -151,6 +151,7 @@ class TurnState(msgspec.Struct, array_like=True, gc=False):
     input: bytes | None
     """Set if the turn ended before it started; while it waits, the queue has its input."""
     merged_into: TurnId | None = None
+    losses: WorkerLosses | None = None
 
 
 class RunState(msgspec.Struct, array_like=True, gc=False):
@@ -204,7 +205,7 @@ class Body(msgspec.Struct, array_like=True, gc=False):
     hidden: HiddenRanges | None = None
 
 
-turn_values = attrgetter(*TurnState.__struct_fields__[:-4])
+turn_values = attrgetter(*TurnState.__struct_fields__[:-5])
 """The values before the times of its start and end, and its input."""
 run_values = attrgetter(*RunState.__struct_fields__[4:11])
 run_result = attrgetter(*RunState.__struct_fields__[13:])
@@ -224,7 +225,9 @@ def pack_entry(entry: Entry) -> bytes:
         started = SAME_TIME if began == turn.accepted_at else began
         left_input = turn.input if turn.outcome is not None else None
         state = (*turn_values(turn), started, ended, left_input)
-        if turn.merged_into is not None:
+        if turn.losses is not None:
+            state = (*state, turn.merged_into, turn.losses)
+        elif turn.merged_into is not None:
             state = (*state, turn.merged_into)
         if turn.last_seq is not None and turn.first_seq is not None:
             detail = _ITEM_RANGE % (turn.first_seq, turn.last_seq)
@@ -330,7 +333,7 @@ def read_turn(row: Sequence[Any]) -> Turn:
         state.last_seq, state.outcome, state.error_code, state.error_message, state.is_retryable,
         state.accepted_at, state.started_at, state.ended_at,
         turn.delivered_at if is_current else None,
-        (turn.retry_claim or 0) if is_current else 0, state.merged_into,
+        (turn.retry_claim or 0) if is_current else 0, state.merged_into, state.losses,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId
+from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.items import StoredItem
 from holdfast.core.model.records import (
     HIDING,
@@ -20,7 +20,7 @@ from holdfast.core.model.records import (
     merge_spans,
 )
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import Run, Turn
+from holdfast.core.model.turn import Run, Turn, WorkerDeath
 from holdfast.core.transaction.changes import Change, Entry, IdempotencyRow, LogAppended
 from holdfast.core.transaction.commands import Command
 from holdfast.core.transaction.facts import Facts, Waiting
@@ -414,7 +414,10 @@ def _entry_range(owner: Session, first: int, last: int) -> Plan[Span]:
 
 def lane_facts(session_id: SessionId, now: float) -> Plan[Facts]:
     """Return a session and the state of its lane."""
-    return _read_lane((yield from one(sql.LANE_BY_ID, session_id)), now)
+    facts = _read_lane((yield from one(sql.LANE_BY_ID, session_id)), now)
+    if facts.active_run is not None and not facts.has_live_owner:
+        return (yield from _with_death(facts, facts.active_run.worker))
+    return facts
 
 
 def changed_lane(
@@ -431,7 +434,16 @@ def changed_lane(
 
 def lane_of_key(tenant: Tenant, key: Key | None, now: float) -> Plan[Facts]:
     """Return the live session of a key and the state of its lane."""
-    return _read_lane((yield from one(sql.LANE_BY_KEY, tenant, key)), now)
+    facts = _read_lane((yield from one(sql.LANE_BY_KEY, tenant, key)), now)
+    if facts.active_run is not None and not facts.has_live_owner:
+        return (yield from _with_death(facts, facts.active_run.worker))
+    return facts
+
+
+def _with_death(facts: Facts, worker: WorkerId) -> Plan[Facts]:
+    """Add how the worker of a run died; one that said goodbye has no row."""
+    row = yield from one(sql.WORKER_DEATH, worker)
+    return replace(facts, owner_death=WorkerDeath(*row)) if row is not None else facts
 
 
 def no_facts(_: Command[Any], now: float) -> Plan[Facts]:

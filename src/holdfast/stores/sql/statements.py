@@ -570,6 +570,16 @@ WORKER_BY_ID = Statement("worker_by_id", "select alive_until from workers where 
 SAVE_WORKER = Statement(
     "save_worker", "update workers set alive_until = ?2 where id = ?1", is_fenced=True
 )
+# Only once: the lanes of a dead worker are freed one by one afterwards.
+DECLARE_DEAD = Statement(
+    "declare_dead",
+    f"update workers set alive_until = {EXPIRED}, died_at = ?2, "
+    "running = (select count(*) from lanes where owner = ?1) where id = ?1",
+    is_fenced=True,
+)
+WORKER_DEATH = Statement(
+    "worker_death", "select coalesce(died_at, 0), coalesce(running, 0) from workers where id = ?1"
+)
 # Cut leases from before the clock was set back: a hanging worker would keep its lanes that long.
 CUT_LEASES = Statement("cut_leases", "update workers set alive_until = ?1 where alive_until > ?1")
 DROP_WORKER = Statement("drop_worker", "delete from workers where id = ?1")

@@ -243,6 +243,38 @@ class RecoveryContract:
         await other.start("b", key="k")
         assert_sound(await picture(other, run.session.id))
 
+    async def test_a_worker_that_says_goodbye_hands_its_turns_back(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
+        limits = LaneLimits(can_run_again=True, max_attempts=1)
+        run = await caller.start("a", key="k", source="channel", limits=limits)
+        owner, last = caller, run
+        for restart in range(1, 4):
+            successor = StoreClient(other.store, f"successor{restart}")
+            await successor.enlist()
+            await successor.submit(ExpireWorker(worker=owner.worker, drop=True))
+            owner = successor
+            await recover(successor, run.session.id, limits)
+            claimed = await successor.claim(run.turn, limits=limits)
+            assert isinstance(claimed, Started)
+            assert claimed.turn.attempts == restart + 1
+            last = claimed
+        await owner.finish(last, "b")
+        assert await state_of(other, run.turn) == ("completed", None)
+
+    async def test_a_turn_is_not_given_up_for_a_process_that_ran_many(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
+        limits = LaneLimits(can_run_again=True, max_attempts=1)
+        runs = [
+            await caller.start("a", key=f"k{n}", source="background", limits=limits)
+            for n in range(5)
+        ]
+        await expire(other, caller)
+        for run in runs:
+            await recover(other, run.session.id, limits)
+            assert await state_of(other, run.turn) == ("queued", None)
+
     async def test_a_turn_that_joins_its_outputs_has_all_its_attempts_again(
         self, caller: StoreClient
     ) -> None:

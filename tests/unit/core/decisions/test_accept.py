@@ -1,5 +1,7 @@
 """How a turn is taken in: repeats first, then identity, then the state of the lane."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -22,7 +24,7 @@ from holdfast.core.ids import SessionId, Tenant, TurnId
 from holdfast.core.model.items import message, write_item
 from holdfast.core.model.reset_policy import ResetPolicy
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import OnBusy, Source, Turn
+from holdfast.core.model.turn import OnBusy, Source, Turn, WorkerDeath, WorkerLosses
 from holdfast.core.transaction.changes import (
     IdempotencyRow,
     ProviderStateDropped,
@@ -471,12 +473,50 @@ def test_a_repeat_resumes_a_turn_whose_worker_died_though_nobody_noticed_yet() -
 
 
 def test_a_repeat_that_meets_the_last_lost_attempt_gives_the_turn_up() -> None:
-    facts = running(a_started_turn(owner=OTHER_WORKER, attempts=3), has_live_owner=False)
+    lost = WorkerLosses(crashes=2, deaths=2)
+    turn = a_started_turn(owner=OTHER_WORKER, attempts=3, losses=lost)
+    died = WorkerDeath(at=NOW, running=1)
+    facts = running(turn, has_live_owner=False, owner_death=died)
     facts = replace(facts, repeat=a_row(), turn=facts.active, run=facts.active_run)
     decision = accept(an_accept(idempotency_key="k", limits=LaneLimits(max_attempts=3)), facts)
     repeated = answer(decision, Repeated)
     assert (repeated.turn.outcome, repeated.turn.error_code) == ("failed", "turn_abandoned")
     assert only(decision, TurnSaved).turn == repeated.turn
+
+
+def given_up(source: Source = "user", **losses: Any) -> Facts:
+    """Return facts of a repeat of a turn that was given up."""
+    turn = a_started_turn(
+        source=source, attempts=3, outcome="failed", error_code="turn_abandoned", ended_at=NOW - 10,
+        losses=WorkerLosses(crashes=3, deaths=3, **losses),
+    )  # fmt: skip
+    return replace(idle(), repeat=a_row(), turn=turn)
+
+
+LIMIT_OF_3 = LaneLimits(max_attempts=3, can_run_again=True)
+
+
+def test_a_turn_that_was_given_up_is_run_again_under_its_key_a_few_times_an_hour() -> None:
+    facts = given_up()
+    for count in (1, 2, 3):
+        started = answer(accept(an_accept(idempotency_key="k", limits=LIMIT_OF_3), facts), Started)
+        assert (started.turn.id, started.turn.attempts) == (TURN, 4)
+        assert started.turn.losses is not None
+        assert started.turn.losses.asked_again == count
+        assert started.turn.losses.crashes == 2, "the next death ends it"
+        facts = given_up(asked_again=count, asked_since=started.turn.losses.asked_since)
+    refused = accept(an_accept(idempotency_key="k", limits=LIMIT_OF_3), facts)
+    assert answer(refused, Repeated).turn.error_code == "turn_abandoned"
+    an_hour_ago = given_up(asked_again=3, asked_since=NOW - 3600)
+    answer(accept(an_accept(idempotency_key="k", limits=LIMIT_OF_3), an_hour_ago), Started)
+
+
+@pytest.mark.parametrize("source", ["channel", "cron"])
+def test_a_message_that_a_platform_delivers_again_does_not_run_a_turn_that_was_given_up(
+    source: Source,
+) -> None:
+    decision = accept(an_accept(idempotency_key="k", limits=LIMIT_OF_3), given_up(source))
+    assert answer(decision, Repeated).turn.error_code == "turn_abandoned"
 
 
 def test_a_repeat_of_a_background_turn_whose_worker_died_puts_it_back_in_its_queue() -> None:

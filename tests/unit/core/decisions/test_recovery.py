@@ -17,7 +17,7 @@ from holdfast.core.errors import (
 )
 from holdfast.core.ids import RunId, TurnId, WorkerId
 from holdfast.core.model.items import message
-from holdfast.core.model.turn import Source
+from holdfast.core.model.turn import Source, WorkerDeath, WorkerLosses
 from holdfast.core.transaction.commands import (
     Claim,
     LaneLimits,
@@ -221,14 +221,69 @@ def test_without_a_handler_such_a_run_is_kept_as_interrupted() -> None:
 @pytest.mark.parametrize("source", ["user", "background"])
 def test_a_turn_that_keeps_losing_its_worker_is_given_up(source: Source) -> None:
     limits = LaneLimits(max_attempts=3, can_run_again=True)
-    twice = left_behind(source, turn_fields={"attempts": 2})
+    died = WorkerDeath(at=NOW - 20, running=1)
+    once = {"attempts": 2, "losses": WorkerLosses(crashes=1, deaths=1)}
+    twice = left_behind(source, turn_fields=once, owner_death=died)
     assert only(recover(a_recover(limits=limits), twice), TurnSaved).turn.outcome != "failed"
-    thrice = left_behind(source, turn_fields={"attempts": 3})
+    lost = {"attempts": 3, "losses": WorkerLosses(crashes=2, deaths=2)}
+    thrice = left_behind(source, turn_fields=lost, owner_death=died)
     turn = only(recover(a_recover(limits=limits), thrice), TurnSaved).turn
     assert (turn.outcome, turn.error_code) == ("failed", "turn_abandoned")
     assert not turn.is_retryable
     assert turn.error_message is not None
     assert "3 attempts" in turn.error_message
+
+
+QUICK = WorkerDeath(at=NOW - 40 + 59.9, running=4)
+"""A death that a run which began at NOW - 40 may have caused."""
+
+
+@pytest.mark.parametrize(
+    ("death", "losses", "crashes"),
+    [
+        (None, WorkerLosses(), 0),
+        (QUICK, WorkerLosses(), 1),
+        (replace(QUICK, at=NOW - 40 + 60), WorkerLosses(), 0),
+        (replace(QUICK, running=5), WorkerLosses(), 0),
+        # It died at the same step before, where one item was finished, or at another one.
+        (replace(QUICK, running=5), WorkerLosses(deaths=1, place=1), 1),
+        (replace(QUICK, running=5), WorkerLosses(deaths=1, place=2), 0),
+        # A later step has begun.
+        (replace(QUICK, at=NOW + 59), WorkerLosses(stepped_at=NOW), 1),
+        (replace(QUICK, at=NOW + 60), WorkerLosses(stepped_at=NOW), 0),
+    ],
+)
+def test_a_death_counts_only_if_the_turn_may_have_caused_it(
+    death: WorkerDeath | None, losses: WorkerLosses, crashes: int
+) -> None:
+    facts = left_behind("channel", turn_fields={"losses": losses}, owner_death=death)
+    turn = only(recover(a_recover(), facts), TurnSaved).turn
+    assert turn.outcome is None
+    assert turn.losses is not None
+    assert turn.losses.crashes == crashes
+    assert turn.losses.deaths == losses.deaths + (death is not None)
+
+
+def test_a_turn_that_loses_very_many_workers_is_given_up_whatever_they_died_of() -> None:
+    late = WorkerDeath(at=NOW + 1000, running=9)
+    limits = LaneLimits(max_attempts=3, can_run_again=True)
+
+    def end(deaths: int) -> str | None:
+        fields = {"losses": WorkerLosses(deaths=deaths)}
+        facts = left_behind("background", turn_fields=fields, owner_death=late)
+        return only(recover(a_recover(limits=limits), facts), TurnSaved).turn.error_code
+
+    assert end(10) is None
+    assert end(11) == "turn_abandoned"
+
+
+def test_a_run_that_a_live_worker_keeps_forgetting_is_given_up() -> None:
+    """No process died, so nothing else could be the reason."""
+    lost = WorkerLosses(crashes=2, deaths=2)
+    facts = running(a_started_turn(source="background", losses=lost))
+    limits = LaneLimits(max_attempts=3, can_run_again=True)
+    command = a_recover(limits=limits, forsaken=(RUN,))
+    assert only(recover(command, facts), TurnSaved).turn.error_code == "turn_abandoned"
 
 
 def test_the_run_of_a_living_worker_is_left_alone() -> None:

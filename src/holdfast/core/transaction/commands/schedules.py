@@ -57,6 +57,8 @@ class SettleRun(Command[ScheduleRow | None], frozen=True, kw_only=True):
     reason: str = ""
     if_paused: tuple[OutboxMessage, ...] = ()
     """Messages to send if this pauses the schedule."""
+    is_own_failure: bool = True
+    """Whether a failure is the run's own; a run that lost its workers counts for nothing."""
 
 
 class ForgetRun(Command[None], frozen=True, kw_only=True):
