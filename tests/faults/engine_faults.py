@@ -4,6 +4,7 @@ from tests.faults.fault import Fault
 
 ENGINE = "src/holdfast/engine"
 BACKGROUND = "tests/acceptance/test_background.py"
+LONG_STREAMS = "tests/integration/test_long_streams.py"
 
 RUNS = (
     Fault(
@@ -248,6 +249,48 @@ STREAMS = (
         "        if self.held_bytes <= WINDOW_BYTES or not self._drops_unread:\n",
         "        if self.held_bytes >= 0:\n",
         ("tests/unit/http/test_streams.py",),
+    ),
+    Fault(
+        "a stream drops what a reader that keeps up has not read",
+        f"{ENGINE}/streaming/live_response.py",
+        "        needed = [reader.position + 1 for reader in self._readers if reader.keeps_up]\n",
+        "        needed = list[int]()\n",
+        (LONG_STREAMS,),
+    ),
+    Fault(
+        "a reader that has stalled is waited for without an end",
+        f"{ENGINE}/streaming/live_response.py",
+        "return self._loop.time() - self._heard_at <= STALL_SECONDS",
+        "return True",
+        ("tests/unit/engine/streaming/test_live_response.py",),
+    ),
+    Fault(
+        "a stream that cannot be continued does not say so",
+        "src/holdfast/http/server/sse.py",
+        "            await request.send(encode.error(error, source.position + 1))\n",
+        "",
+        ("tests/unit/http/test_streams.py",),
+    ),
+    Fault(
+        "the error of a stream has no code of its own",
+        "src/holdfast/core/openai/response.py",
+        "    if code is None or code == HoldfastError.code:\n",
+        "    if True:\n",
+        ("tests/unit/http/test_streams.py",),
+    ),
+    Fault(
+        "what repeats a long text is encoded for nobody",
+        "src/holdfast/core/openai/stream_events.py",
+        'if is_long and kind.endswith(".done"):',
+        "if False:",
+        ("tests/unit/engine/streaming/test_live_response.py",),
+    ),
+    Fault(
+        "a stream refers to its readers",
+        f"{ENGINE}/streaming/live_response.py",
+        "        self._readers: WeakSet[LiveCursor] = WeakSet()\n",
+        "        self._readers: set[LiveCursor] = set()\n",
+        ("tests/unit/engine/streaming/test_live_response.py",),
     ),
 )
 

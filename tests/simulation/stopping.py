@@ -15,7 +15,7 @@ from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.stream_events import StreamEvent
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.request.submit_turn import target_from_headers
-from holdfast.http.server.sse import encode_events
+from holdfast.http.server.sse import ResponseEvents
 from holdfast.http.server.types import Header, Request, ValueT
 from tests.simulation.plan import Op
 from tests.simulation.replica import Answer, Replica, StoredAnswer
@@ -77,7 +77,7 @@ class Connection(Request):
         encode(value)
         return True
 
-    def show(self, events: Sequence[StreamEvent]) -> bytes:
+    def show(self, events: Sequence[StreamEvent]) -> None:
         """Let the client read events, and leave after the last one that it wants."""
         for event in events:
             if self.is_half_closed:
@@ -90,7 +90,6 @@ class Connection(Request):
                 self._sent.text += msgspec.json.decode(event.body)["delta"]
             if not self._left:
                 self.leave()
-        return encode_events(events)
 
     def leave(self) -> None:
         """Close the connection."""
@@ -99,6 +98,18 @@ class Connection(Request):
         self.is_half_closed = self.disconnected = True
         if self.on_disconnected is not None:
             self.on_disconnected()
+
+
+class _Shown(ResponseEvents):
+    """Shows a client the events that are written to its connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __call__(self, events: Sequence[StreamEvent]) -> bytes:
+        """Return events as bytes, after the client has read them."""
+        self._connection.show(events)
+        return super().__call__(events)
 
 
 async def stop_reading(clients: "Clients", op: Op, rng: random.Random) -> None:
@@ -156,7 +167,7 @@ async def _serve(replica: Replica, sent: Sent, connection: Connection) -> Answer
     target = target_from_headers(headers)
     ticket = await submitter.submit(connection, asked, headers, target, sent.items)
     sent.turn_id = ticket.turn.id
-    reply = submitter.stream(connection, ticket, connection.show)
+    reply = submitter.stream(connection, ticket, _Shown(connection))
     sent.read_from = len(replica.world.disk.journal)
     await reply.send(connection)
     if connection.last in ("response.failed", "response.incomplete"):

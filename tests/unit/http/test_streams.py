@@ -11,6 +11,7 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import DEFAULT_TENANT, SessionId
 from holdfast.core.transaction.commands import ExpireWorker, Extend, Reset
 from holdfast.engine.settings import LaneSettings, StreamSettings
+from holdfast.engine.streaming import live_response
 from holdfast.engine.streaming.live_response import WINDOW_BYTES
 from holdfast.ports.provider import Answer, EventSink, ModelCall, ModelEvent
 from holdfast.ports.store import Store
@@ -55,20 +56,55 @@ async def test_a_stalled_reader_misses_nothing_and_delays_nobody(is_background: 
         assert first + await slow.rest() == told
 
 
-async def test_a_stalled_reader_of_an_unstored_response_is_disconnected() -> None:
+def ask_chat(**more: Any) -> dict[str, Any]:
+    return {
+        "model": "scripted",
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": True,
+        **more,
+    }
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+async def test_a_stalled_reader_of_an_unstored_response_is_told_that_it_lost_the_stream(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_response, "STALL_SECONDS", -1.0)  # nobody keeps up
     words = tuple(BIG for _ in range(200))
+    body = ask_chat() if "chat" in path else ask(store=False)
+    model = TalkingModel(*words)
+    model.gate.clear()
+    async with open_gateway(model) as gateway:
+        slow = Stream(gateway.server, "POST", path, body, headers={"X-Session-Key": "k"})
+        await slow.is_answered.wait()
+        slow.may_read.clear()
+        model.gate.set()
+        [view] = await gateway.engine.read.turns(SessionId(slow.headers["x-session-id"]))
+        await gateway.engine.wait_until_ended(DEFAULT_TENANT, view.turn.id)
+        slow.may_read.set()
+        blocks = []
+        while (block := await slow.text()) is not None:
+            blocks.append(block)
+        last = msgspec.json.decode(blocks[-1].split("data: ")[1])
+        assert (last.get("error") or last)["code"] == "stream_lost"
+        assert not slow.is_complete
+        assert not [block for block in blocks if "response.completed" in block or '"stop"' in block]
+        assert await gateway.log() == ["hi", "".join(words)]
+
+
+async def test_a_reader_that_pauses_for_a_moment_gets_all_of_an_unstored_response() -> None:
+    words = tuple(f"{number:05d}{BIG}" for number in range(200))
     async with open_gateway(TalkingModel(*words)) as gateway:
         slow = post(gateway, ask(store=False), key="k")
         await slow.take(1)
         slow.may_read.clear()
-        name = (await gateway.client.get("/v1/sessions?key=k")).json()["data"][0]["id"]
-        view = await gateway.engine.read.turns(SessionId(name))
-        await gateway.engine.wait_until_ended(DEFAULT_TENANT, view[0].turn.id)
+        [view] = await gateway.engine.read.turns(SessionId(slow.headers["x-session-id"]))
+        await gateway.engine.wait_until_ended(DEFAULT_TENANT, view.turn.id)
         slow.may_read.set()
-        rest = await slow.rest()
-        assert not slow.is_complete
-        assert "response.completed" not in {event["type"] for event in rest}
-        assert await gateway.log() == ["hi", "".join(words)]
+        told = await slow.rest()
+        assert "".join(event["delta"] for event in told if "delta" in event) == "".join(words)
+        assert slow.is_complete
+        assert told[-1]["type"] == "response.completed"
 
 
 async def test_an_idle_stream_is_kept_alive_by_comments() -> None:
@@ -80,11 +116,7 @@ async def test_an_idle_stream_is_kept_alive_by_comments() -> None:
                 gateway.server,
                 "POST",
                 "/v1/chat/completions",
-                {
-                    "model": "scripted",
-                    "messages": [{"role": "user", "content": "hi"}],
-                    "stream": True,
-                },
+                ask_chat(),
             ),
         ):
             text = await stream.text()
@@ -194,7 +226,8 @@ async def test_a_failing_model_ends_the_stream_as_failed_and_keeps_the_partial_t
         last = told[-1]
         assert last["type"] == "response.failed"
         assert last["response"]["status"] == "failed"
-        assert last["response"]["error"] == {"code": "server_error", "message": "out of breath"}
+        error = {"code": "provider_failure", "message": "out of breath"}
+        assert last["response"]["error"] == error
         kept = "".join(("one ", "two ", "three")[: max(count - 2, 0)])
         texts = [item["content"][0]["text"] for item in last["response"]["output"]]
         assert texts == ([kept] if kept else [])
@@ -317,7 +350,7 @@ async def test_a_lane_timeout_ends_a_stream_as_failed() -> None:
         told = await waiting.rest()
         assert waiting.status == 200
         assert kinds(told) == ["created", "queued", "failed"]
-        assert told[-1]["response"]["error"]["code"] == "server_error"
+        assert told[-1]["response"]["error"]["code"] == "lane_timeout"
         model.gate.set()
         assert kinds(await first.rest())[-1] == "completed"
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from holdfast.core.errors import HoldfastError, ProviderFailure
 from holdfast.core.model.request import SentRequest, TurnRequest
 from holdfast.core.model.session import Usage
 from holdfast.core.model.turn import RUN_AGAIN, Outcome, Run, Turn, TurnStatus
@@ -61,20 +62,17 @@ def status_of(turn: Turn, run: Run | None, turn_status: TurnStatus, step: int) -
     return "in_progress"
 
 
-ERROR_CODES = frozenset(
-    {
-        "server_error", "rate_limit_exceeded", "invalid_prompt", "context_length_exceeded",
-        "insufficient_quota",
-    }
-)  # fmt: skip
-"""Error codes that clients act on: with `context_length_exceeded` they compact, with
-`insufficient_quota` they stop. Any other code is reported as `server_error`."""
-
-
 def error_value(code: str | None, message: str | None) -> dict[str, Any]:
-    """Return the error of a failed response; unknown codes become `server_error`."""
-    known = code if code in ERROR_CODES else "server_error"
-    return {"code": known, "message": message or "the turn failed"}
+    """Return the error of a failed response, with the code that an unstreamed answer would have."""
+    if code is None or code == HoldfastError.code:
+        code = "server_error"
+    return {"code": code, "message": message or "the turn failed"}
+
+
+def error_of(error: HoldfastError) -> dict[str, Any]:
+    """Return the value of an error that ends a stream."""
+    provider_code = error.provider_code if isinstance(error, ProviderFailure) else None
+    return error_value(provider_code or error.code, error.message)
 
 
 class ResponseFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,6 +33,8 @@ TERMINAL: dict[ResponseStatus, str] = {
 }
 DELTA_BYTES = 160
 """The approximate size of a delta's JSON without its text."""
+DELTA_CHARACTERS = 16 * 1024
+"""The longest text of one delta; a longer one is split, so that a reader can stop in between."""
 RESPONSE_BYTES = 1024
 """The approximate size of a response's JSON without its output and the fields of its request."""
 
@@ -98,17 +100,23 @@ class StreamEvent(msgspec.Struct, gc=False):
     """The approximate size in bytes; 0 if it is not counted."""
     facts: ResponseFacts | None = None
     """The response, if the event contains it."""
+    data: dict[str, Any] | None = None
+    """The event itself, if it repeats a long text: it holds no text of its own."""
 
     @property
     def body(self) -> bytes:
-        """The event's JSON, encoded once."""
+        """The event's JSON, encoded once for all readers."""
         if self.encoded is None:
-            value: Any = self.delta
-            if self.facts is not None:
-                value = {"type": self.type, "sequence_number": self.number}
-                value["response"] = response_value(self.facts)
-            self.encoded = _encode(value)
+            self.encoded = self.encode()
         return self.encoded
+
+    def encode(self) -> bytes:
+        """Return the event's JSON, and do not keep it."""
+        value: Any = self.data if self.data is not None else self.delta
+        if self.facts is not None:
+            value = {"type": self.type, "sequence_number": self.number}
+            value["response"] = response_value(self.facts)
+        return _encode(value)
 
 
 def journal_events(events: Iterable[StreamEvent]) -> list[JournalEvent]:
@@ -122,13 +130,39 @@ def journal_events(events: Iterable[StreamEvent]) -> list[JournalEvent]:
     ]
 
 
-def number_event(kind: str, number: int, data: dict[str, Any]) -> StreamEvent:
-    """Return an event of a model with its number."""
+def number_event(
+    kind: str, number: int, data: dict[str, Any], *, is_long: bool = False
+) -> StreamEvent:
+    """Return an event of a model with its number.
+
+    The end of a long text repeats it: such an event is not encoded before it is read.
+    """
     value = {"type": kind, "sequence_number": number, **data}
     # The model's event may have these fields too: overwrite them.
     value["type"], value["sequence_number"] = kind, number
+    if is_long and kind.endswith(".done"):
+        return StreamEvent(kind, number, None, size=RESPONSE_BYTES, data=value)
     body = _encode(value)
     return StreamEvent(kind, number, body, size=len(body))
+
+
+def split_deltas(events: Sequence[Any]) -> list[Any]:
+    """Return events with each long delta as several; log probabilities stay with the first."""
+    parts: list[Any] = []
+    for event in events:
+        if not isinstance(event, Delta):
+            parts.append(event)
+            continue
+        text, step = event.delta, DELTA_CHARACTERS
+        first = replace(event, delta=text[:step])
+        more = [] if isinstance(event.logprobs, list) else event.logprobs
+        parts.append(first)
+        parts += [
+            replace(first, delta=text[start : start + step], logprobs=more,
+                    obfuscation=msgspec.UNSET)
+            for start in range(step, len(text), step)
+        ]  # fmt: skip
+    return parts
 
 
 def response_event(kind: str, number: int, facts: ResponseFacts) -> StreamEvent:

@@ -1,13 +1,14 @@
 """A response in progress: its numbered events, for any number of readers.
 
 The run publishes and never waits for a reader. Beyond a bounded window, events that the journal has
-are dropped from memory: a slower reader continues from the journal, or is disconnected if there is
-none.
+are dropped from memory: a slower reader continues from the journal. Without a journal, events stay
+until every reader that keeps up has them; a reader that does not gets an error.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
+from weakref import WeakMethod, WeakSet
 
 import msgspec
 
@@ -22,6 +23,7 @@ from holdfast.core.openai.response import (
 from holdfast.core.openai.stream_events import (
     CREATED,
     DELTA_BYTES,
+    DELTA_CHARACTERS,
     IN_PROGRESS,
     QUEUED,
     Delta,
@@ -32,6 +34,7 @@ from holdfast.core.openai.stream_events import (
     number_event,
     pack_events,
     prologue,
+    split_deltas,
     terminal_event,
 )
 from holdfast.core.transaction.commands import JournalEntry
@@ -41,6 +44,10 @@ WINDOW_BYTES = 256 * 1024
 """How many bytes of events are kept in memory for slow readers."""
 READ_BYTES = 64 * 1024
 """How many bytes a reader gets at once."""
+STALL_SECONDS = 5.0
+"""A reader beyond the window that takes nothing for this long does not keep up."""
+MAX_UNREAD_BYTES = 32 * 1024 * 1024
+"""How many bytes of a stream without a journal are kept for readers that keep up."""
 MAX_TEXT = 16 * 1024 * 1024
 """The most characters of all deltas of one response: 30 times a model's longest answer.
 
@@ -101,6 +108,10 @@ class LiveResponse:
         self.shown_characters = 0
         """The characters of all deltas so far."""
         self._events: list[StreamEvent] = []
+        self._shrinks_at = WINDOW_BYTES
+        """How many bytes are held when the next events are dropped."""
+        # Weak: a reader refers to its stream, and a cycle would keep both until they are collected.
+        self._readers: WeakSet[LiveCursor] = WeakSet()
         self.waiting: list[LiveCursor] = []
         """The readers that wait for events."""
 
@@ -129,15 +140,18 @@ class LiveResponse:
     def publish(self, events: Sequence[AnyEvent]) -> int:
         """Number a model's events and send them to every reader; return their approximate size.
 
-        A delta is not encoded here: its reader may need another form, or there may be no reader.
+        A delta is not encoded here, nor what repeats a long text: its reader may need another form,
+        or there may be no reader.
         """
         first = number = self.next_number
-        size, text = 0, self.shown_characters
+        size, text, is_pushed = 0, self.shown_characters, True
         numbered: list[StreamEvent] = []
         for event in events:
             if isinstance(event, Delta):
-                event.sequence_number = number
                 length = len(event.delta)
+                if length > DELTA_CHARACTERS:
+                    return LiveResponse.publish(self, split_deltas(events))
+                event.sequence_number = number
                 text += length
                 event_bytes = length + DELTA_BYTES
                 numbered.append(StreamEvent(event.type, number, None, None, event, event_bytes))
@@ -146,10 +160,11 @@ class LiveResponse:
                 is_hidden = not self._shows_encrypted
                 if is_hidden and isinstance(item, dict) and item.get("type") == "reasoning":
                     data = {**data, "item": without_encrypted(item)}
-                numbered.append(number_event(event.type, number, data))
+                is_long = text > DELTA_CHARACTERS
+                numbered.append(number_event(event.type, number, data, is_long=is_long))
+                is_pushed = is_pushed and numbered[-1].data is None
                 event_bytes = numbered[-1].size
-                if event.type.endswith(".delta"):
-                    text += event_bytes
+                text += event_bytes if event.type.endswith(".delta") else 0
             size += event_bytes
             number += 1
         if self.first_output is None:
@@ -161,11 +176,11 @@ class LiveResponse:
         self.next_number = number
         self.held_bytes += size
         self.uncommitted_bytes += size
-        if self.held_bytes > WINDOW_BYTES and not self.is_journalled:
-            self._shrink(first)
         if not self.publish_after_commit:
             for cursor in self.waiting:
-                cursor.receive(numbered if size <= READ_BYTES else ())
+                cursor.receive(numbered if size <= READ_BYTES and is_pushed else ())
+        if self.held_bytes > self._shrinks_at and not self.is_journalled:
+            self._shrink()
         return size
 
     def uncommitted(self) -> JournalEntry | None:
@@ -195,9 +210,9 @@ class LiveResponse:
         self._add(terminal_event(self.next_number, facts))
         self.is_ended = True
         self.clients = []
+        self._wake()
         if self.held_bytes > WINDOW_BYTES:
             self._shrink()
-        self._wake()
 
     def end_whole(self, facts: ResponseFacts) -> None:
         """Publish the whole answer of another turn or run, and the end."""
@@ -227,18 +242,27 @@ class LiveResponse:
         self.held_bytes += event.size
         self.uncommitted_bytes += event.size
 
-    def _shrink(self, last: int | None = None) -> None:
-        """Drop the oldest events beyond the window, unless they are only in memory.
-
-        Without a journal, events from `last` on (at least the latest one) stay, so that waiting
-        readers can read them.
-        """
+    def _shrink(self) -> None:
+        """Drop the oldest events beyond the window, unless they are only in memory and needed."""
         if self.held_bytes <= WINDOW_BYTES or not self._drops_unread:
             return
-        latest = last if last is not None else self.next_number - 1
-        limit = self._committed if self.is_journalled else latest
+        if self.is_journalled:
+            self._drop_to(WINDOW_BYTES // 2, self._committed)
+            return
+        if self.held_bytes > MAX_UNREAD_BYTES:
+            self._drop_to(MAX_UNREAD_BYTES // 2, self.next_number)
+        needed = [reader.position + 1 for reader in self._readers if reader.keeps_up]
+        self._drop_to(WINDOW_BYTES // 2, min(needed, default=self.next_number - 1))
+        self._shrinks_at = self.held_bytes + WINDOW_BYTES // 2
+        if self.is_ended and needed and self.held_bytes > WINDOW_BYTES:
+            # Nothing is published any more, but its readers may stall.
+            again = WeakMethod(self._shrink)
+            asyncio.get_running_loop().call_later(STALL_SECONDS, _call, again)
+
+    def _drop_to(self, size: int, limit: int) -> None:
+        """Drop events before a number, the oldest first, until `size` bytes are left."""
         count = 0
-        while self.held_bytes > WINDOW_BYTES // 2 and self.first_held + count < limit:
+        while self.held_bytes > size and self.first_held + count < limit:
             self.held_bytes -= self._events[count].size
             count += 1
         del self._events[:count]
@@ -272,7 +296,20 @@ class LiveResponse:
         while stop < end and size < max_bytes:
             size += self._events[stop].size
             stop += 1
+            if self._events[stop - 1].data is not None:
+                break  # it is as large as the text so far
         return self._events[place:stop]
+
+    def attach(self, cursor: "LiveCursor") -> None:
+        """Keep the events that a reader needs, as long as it exists and keeps up."""
+        self._readers.add(cursor)
+
+
+def _call(method: "WeakMethod[Callable[[], None]]") -> None:
+    """Call a method unless its object is gone."""
+    found = method()
+    if found is not None:
+        found()
 
 
 def _too_long() -> ProviderFailure:
@@ -291,12 +328,18 @@ class LiveCursor:
     While the reader waits, events are pushed to it, or it is woken to read them.
     """
 
-    __slots__ = ("_future", "_heard_at", "_loop", "_push", "_seconds", "_timer", "live", "position")
+    __slots__ = (
+        "__weakref__", "_future", "_heard_at", "_loop", "_push", "_seconds", "_timer", "live",
+        "position",
+    )  # fmt: skip
 
     def __init__(self, live: LiveResponse, position: int = -1) -> None:
         self.live = live
         self.position = position
         """The number of the last event that was read or pushed."""
+        self._loop = asyncio.get_running_loop()
+        self._heard_at = self._loop.time()
+        live.attach(self)
 
     @property
     def is_over(self) -> bool:
@@ -308,6 +351,15 @@ class LiveCursor:
         """Whether the next event is no longer in memory."""
         return self.position + 1 < self.live.first_held
 
+    @property
+    def keeps_up(self) -> bool:
+        """Whether the reader has taken something a short time ago."""
+        return self._loop.time() - self._heard_at <= STALL_SECONDS
+
+    def note_progress(self) -> None:
+        """Record that the reader takes what it has read."""
+        self._heard_at = self._loop.time()
+
     async def read(
         self, seconds: float, push: PushCallback | None = None
     ) -> Sequence[StreamEvent] | None:
@@ -317,6 +369,7 @@ class LiveCursor:
         Events that arrive meanwhile are passed to `push`, as long as it accepts them.
         """
         live = self.live
+        self._heard_at = self._loop.time()
         while self.position + 1 >= live.first_held:
             has_more = self.position + 1 < live.next_number
             if has_more and (events := live.after(self.position, READ_BYTES)):
@@ -330,7 +383,7 @@ class LiveCursor:
 
     async def wait(self, seconds: float, push: PushCallback | None = None) -> bool:
         """Wait at most `seconds` until there is something to do; return whether there is."""
-        loop = self._loop = asyncio.get_running_loop()
+        loop = self._loop
         self._push, self._seconds, self._heard_at = push, seconds, loop.time()
         future: asyncio.Future[bool] = loop.create_future()
         self._future = future
@@ -361,9 +414,9 @@ class LiveCursor:
                 and push(events)
             ):
                 self.position = events[-1].number
-                self._heard_at = self._loop.time()
             else:
                 self._future.set_result(True)
+            self._heard_at = self._loop.time()
         except Exception as exc:  # noqa: BLE001 - raised where the reader waits
             self._future.set_exception(exc)
 

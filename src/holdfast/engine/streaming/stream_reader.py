@@ -108,8 +108,14 @@ class StreamReader:
             return live
         return None
 
+    def note_progress(self) -> None:
+        """Record that the client goes on reading what was taken."""
+        if self._cursor is not None:
+            self._cursor.note_progress()
+
     async def close(self) -> None:
-        """Do nothing: a reader that leaves does not affect the run."""
+        """Release what is kept for this reader; the run is not affected."""
+        self._after, self._cursor = self.position, None
 
     def _advance(self, events: Sequence[StreamEvent]) -> Sequence[StreamEvent] | None:
         if events:

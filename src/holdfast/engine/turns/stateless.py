@@ -15,7 +15,7 @@ from holdfast.core.compaction.summary_prompts import transcript
 from holdfast.core.errors import HoldfastError, ProviderFailure
 from holdfast.core.model.items import NewItem
 from holdfast.core.model.request import TurnRequest
-from holdfast.core.openai.response import ResponseFacts, error_value
+from holdfast.core.openai.response import ResponseFacts, error_of
 from holdfast.core.openai.stream_events import StreamEvent
 from holdfast.engine.model_call.compaction_events import PrefacedSink, compaction_events
 from holdfast.engine.model_call.compactor import SHORT_LOG_BYTES, Compactor, as_stored_items
@@ -187,8 +187,7 @@ class StatelessStream:
             ended = _with_answer(facts, task.result())
         elif isinstance(error, HoldfastError):
             log_failed_turn(error)
-            code = error.provider_code if isinstance(error, ProviderFailure) else None
-            ended = replace(facts, status="failed", error=error_value(code, error.message))
+            ended = replace(facts, status="failed", error=error_of(error))
         else:
             self._bug = error
             self._live.detach()
@@ -221,6 +220,14 @@ class StatelessStream:
             raise self._bug
         self.is_over = self._cursor.is_over
         return events
+
+    @property
+    def position(self) -> int:
+        """The number of the last event that was taken or pushed."""
+        return self._cursor.position
+
+    def note_progress(self) -> None:
+        """Do nothing: the model waits for its reader."""
 
     async def close(self) -> None:
         """Cancel the call."""

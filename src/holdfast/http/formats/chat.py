@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.errors import TurnCancelled, TurnInterrupted
+from holdfast.core.errors import HoldfastError, TurnCancelled, TurnInterrupted
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.chat import (
     Message,
@@ -15,7 +15,7 @@ from holdfast.core.openai.chat import (
     message_of,
     plain_text,
 )
-from holdfast.core.openai.response import ResponseFacts
+from holdfast.core.openai.response import ResponseFacts, error_of
 from holdfast.core.openai.stream_events import LIFECYCLE, StreamEvent
 from holdfast.core.tools.approval_words import approval_text
 
@@ -125,11 +125,19 @@ class ChatChunks:
                 self._has_text = True
                 chunks.append(self._before + _encode(delta.delta) + self._after)
             elif event.type in _WRITTEN:
-                value = msgspec.json.decode(event.encoded or event.body)
+                value = event.data or msgspec.json.decode(event.encoded or event.body)
                 chunks += self._chunks(event.type, value)
             elif event.facts is not None and (self._head is None or event.type not in LIFECYCLE):
                 chunks += self._response_chunks(event.type, event.facts)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def pieces(self, event: StreamEvent) -> Sequence[bytes]:
+        """Return the chunks for a large event."""
+        return (self((event,)),)
+
+    def error(self, error: HoldfastError, _: int) -> bytes:
+        """Return the error that ends a stream which cannot be continued."""
+        return _error_line(error_of(error))
 
     def _response_chunks(self, kind: str, facts: ResponseFacts) -> list[bytes]:
         """Return the chunks that begin and end the completion."""
@@ -219,8 +227,7 @@ class ChatChunks:
         is_interrupted = facts.status == "incomplete" and answer is None
         if is_interrupted or facts.status in ("failed", "cancelled"):
             error = facts.error or (_INTERRUPTED if is_interrupted else _CANCELLED)
-            body = {"error": {"type": "server_error", "param": None, **error}}
-            return [b"data: %s\n\n" % _encode(body)]
+            return [_error_line(error)]
         reason = answer.incomplete_reason if answer and facts.status == "incomplete" else None
         finish = FINISH_REASONS.get(reason, "tool_calls" if self._calls else "stop")
         chunks = [self._chunk({}, finish)]
@@ -228,6 +235,11 @@ class ChatChunks:
             usage = msgspec.json.decode(answer.usage) if answer else None
             chunks.append(self._line([], usage=chat_usage(usage)))
         return chunks
+
+
+def _error_line(error: dict[str, Any]) -> bytes:
+    body = {"error": {"type": "server_error", "param": None, **error}}
+    return b"data: %s\n\n" % _encode(body)
 
 
 def _wants_usage(request: TurnRequest) -> bool:

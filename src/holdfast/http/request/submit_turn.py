@@ -53,7 +53,7 @@ from holdfast.engine.turns.input_matching import (
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.http.request.keyless_retries import KeylessRequests
 from holdfast.http.request.session_headers import SessionHeaders, answer_headers
-from holdfast.http.server.sse import EventEncoder, EventReply, encode_events
+from holdfast.http.server.sse import RESPONSE_EVENTS, EventFormat, EventReply
 from holdfast.http.server.types import Request, StreamingReply
 
 MAX_MATCH_ATTEMPTS = 16
@@ -466,7 +466,7 @@ class TurnSubmitter:
         return session.as_of(target.parent.seq, target.parent.record_no)
 
     def stream(
-        self, request: Request, ticket: TurnTicket, encode: EventEncoder = encode_events
+        self, request: Request, ticket: TurnTicket, encode: EventFormat = RESPONSE_EVENTS
     ) -> StreamingReply:
         """Return a turn's event stream; `on_disconnect` decides what a disconnect does."""
         seconds, reader = self.streams.keep_alive_seconds, ticket.reader()

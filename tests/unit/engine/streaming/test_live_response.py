@@ -1,6 +1,8 @@
 """A response in progress: what its readers get, and what that costs."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Sequence
 
 import msgspec
@@ -9,15 +11,18 @@ import pytest
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.openai.response import ResponseFacts
-from holdfast.core.openai.stream_events import Delta, StreamEvent
+from holdfast.core.openai.stream_events import DELTA_CHARACTERS, Delta, StreamEvent
 from holdfast.engine.streaming.live_response import (
     MAX_TEXT,
+    MAX_UNREAD_BYTES,
     READ_BYTES,
+    STALL_SECONDS,
     WINDOW_BYTES,
     LiveCursor,
     LiveResponse,
 )
 from holdfast.ports.provider import AnyEvent, ModelEvent
+from tests.loop_clock import stopped_loop_clock
 
 
 def live(
@@ -132,24 +137,98 @@ async def test_a_push_that_fails_is_raised_to_its_reader_and_not_to_the_run() ->
 
 
 async def test_a_cursor_that_fell_behind_memory_gets_nothing() -> None:
+    with stopped_loop_clock() as clock:
+        response = live()
+        cursor = LiveCursor(response)
+        text = "x" * (WINDOW_BYTES // 4)
+        for _ in range(8):
+            response.publish([delta(text)])
+        clock.advance(2 * STALL_SECONDS)
+        for _ in range(8):
+            response.publish([delta(text)])
+        assert cursor.is_behind
+        assert await cursor.read(60.0) is None
+        assert response.held_bytes <= 2 * WINDOW_BYTES
+
+
+async def test_events_stay_until_every_reader_that_keeps_up_has_them() -> None:
+    response, text = live(), "x" * (WINDOW_BYTES // 4)
+    quick, slow = LiveCursor(response), LiveCursor(response)
+    with stopped_loop_clock():
+        for _ in range(16):
+            response.publish([delta(text)])
+            assert await quick.read(60.0)
+        assert response.first_held == 0
+        taken = 0
+        while taken < 16 * len(text):
+            events = await slow.read(60.0)
+            assert events
+            taken += sum(len(event.delta.delta) for event in events if event.delta is not None)
+        response.publish([delta(text)] * 2)
+        assert not slow.is_behind
+        assert response.held_bytes <= WINDOW_BYTES
+        held = response.held_bytes
+        del slow  # a reader that is gone needs nothing
+        while (events := await quick.read(60.0)) and events[-1].number + 1 < response.next_number:
+            pass
+        for _ in range(8):
+            response.publish([delta(text)])
+            assert await quick.read(60.0)
+        assert response.held_bytes <= held + WINDOW_BYTES
+
+
+async def test_no_reader_is_waited_for_without_a_limit() -> None:
+    response, text = live(), "x" * (1 << 20)
+    cursor = LiveCursor(response)
+    with stopped_loop_clock():
+        data = {"type": "response.image.done", "output_index": 0, "b64": text}
+        for _ in range(2 * MAX_UNREAD_BYTES // len(text)):
+            response.publish([ModelEvent(str(data["type"]), data)])
+            assert response.held_bytes <= MAX_UNREAD_BYTES
+        assert cursor.is_behind
+
+
+async def test_a_long_delta_is_split_and_what_repeats_its_text_is_not_encoded() -> None:
+    response, text = live(), "x" * 5 * DELTA_CHARACTERS + "y"
+    done = {"type": "response.output_text.done", "output_index": 0, "text": text}
+    response.publish([delta(text), ModelEvent("response.output_text.done", done)])
+    response.end(msgspec.structs.replace(response.facts, status="completed"))
+    events: list[StreamEvent] = []
+    while found := response.after(len(events) - 1, READ_BYTES):
+        events += found
+    assert [event.number for event in events] == list(range(8))
+    assert "".join(event.delta.delta for event in events if event.delta is not None) == text
+    assert [event.encoded for event in events] == [None] * 8
+    assert events[6].size < len(text), "it holds no copy of the text"
+    assert msgspec.json.decode(events[6].body) == {**done, "sequence_number": 6}
+
+
+async def test_an_ended_stream_is_freed_with_its_last_reader() -> None:
     response = live()
     cursor = LiveCursor(response)
-    text = "x" * (WINDOW_BYTES // 4)
-    for _ in range(8):
-        response.publish([delta(text)])
-    assert cursor.is_behind
-    assert await cursor.read(60.0) is None
-    assert response.held_bytes <= 2 * WINDOW_BYTES
+    text = "x" * WINDOW_BYTES
+    response.publish([delta(text), delta(text)])
+    response.end(msgspec.structs.replace(response.facts, status="completed"))
+    while await cursor.read(60.0):
+        pass
+    ended = weakref.ref(response)
+    gc.disable()
+    try:
+        del response, cursor
+        assert ended() is None
+    finally:
+        gc.enable()
 
 
 def test_unread_events_are_kept_where_the_model_waits_for_its_reader() -> None:
     response = live(drops_unread=False)
     text = "x" * WINDOW_BYTES
+    parts = WINDOW_BYTES // DELTA_CHARACTERS
     for _ in range(3):
         response.publish([delta(text)])
     assert response.first_held == 0
-    response.release(1)
-    assert response.first_held == 2
+    response.release(2 * parts - 1)
+    assert response.first_held == 2 * parts
     assert response.held_bytes < 2 * WINDOW_BYTES
-    response.release(1)
-    assert response.first_held == 2
+    response.release(2 * parts - 1)
+    assert response.first_held == 2 * parts

@@ -1,0 +1,29 @@
+"""A long streamed answer arrives whole, or its stream says that it does not."""
+
+import pytest
+
+from tests.integration.upstream_gateway import open_upstream_gateway
+from tests.long_streams import Api, LongAnswer, What, long_upstream, read_stream, request_body
+
+KB = 1024
+SIZES = (1, 60, 100, 1024)
+"""Sizes in KB: a short answer, the first ones beyond the window, and a file."""
+PIECES = (200, 60 * KB, 1024 * KB)
+
+
+@pytest.mark.parametrize("what", ["text", "arguments"])
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize("upstream_api", ["chat", "responses"])
+async def test_a_client_that_reads_gets_every_byte_of_a_long_answer(
+    upstream_api: Api, api: Api, what: What
+) -> None:
+    async with (
+        long_upstream() as upstream,
+        open_upstream_gateway(upstream.upstream(upstream_api)) as gateway,
+    ):
+        body = request_body(api, what)
+        for number, (size, piece) in enumerate((s, p) for s in SIZES for p in PIECES):
+            answer = upstream.answer = LongAnswer(size * KB, piece, what)
+            got = await read_stream(gateway.server.url, api, body, key=f"k{number}")
+            assert (got.is_finished, got.error, got.is_cut) == (True, None, False), (size, piece)
+            assert got.text == answer.text
