@@ -21,6 +21,13 @@ ACCESS = (
         ("tests/unit/http/request/test_auth.py",),
     ),
     Fault(
+        "a pass-through is paid for although its client has left",
+        f"{HTTP}/api/relay.py",
+        "    left = asyncio.ensure_future(request.wait_disconnected(or_half_closed=True))\n",
+        "    left = asyncio.ensure_future(asyncio.Event().wait())\n",
+        ("tests/integration/test_left_pass_throughs.py",),
+    ),
+    Fault(
         "a revoked key goes on reading",
         f"{HTTP}/request/auth.py",
         "            except NotAuthenticated:\n                return\n",

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -16,7 +16,12 @@ from holdfast.core.openai.response import write_response
 from holdfast.core.tools.requested import hosted_servers, read_tools, show_functions
 from holdfast.engine.turns.stateless import StatelessExecutor, StatelessStream
 from holdfast.http.formats.chat import ChatChunks, completion
-from holdfast.http.server.errors import UnsupportedMediaType, error_reply, error_value
+from holdfast.http.server.errors import (
+    ClientLeft,
+    UnsupportedMediaType,
+    error_reply,
+    error_value,
+)
 from holdfast.http.server.sse import DONE, KEEP_ALIVE, EventReply
 from holdfast.http.server.types import (
     JSON,
@@ -56,8 +61,14 @@ NO_SERVERS = (
 )
 
 
+ResultT = TypeVar("ResultT")
+
+
 class RelayService:
-    """Answer requests that create no turn."""
+    """Answer requests that create no turn.
+
+    Nobody but the client can read such an answer: the upstream's work ends when the client leaves.
+    """
 
     def __init__(
         self,
@@ -91,12 +102,16 @@ class RelayService:
         if others and self._upstreams.upstream_api(turn_request.model) == "chat":
             raise InvalidInput(NO_SERVERS, param="tools")
 
-    async def response(self, turn_request: TurnRequest, items: list[NewItem]) -> AnyReply:
+    async def response(
+        self, request: Request, turn_request: TurnRequest, items: list[NewItem]
+    ) -> AnyReply:
         """Answer a Responses request without storing anything."""
         _reject_gateway_tools(turn_request)
         if not turn_request.is_stream:
-            return Reply(write_response(await self._stateless.answer(turn_request, items)))
-        return EventReply(await self.stream(turn_request, items), self._keep_alive_seconds)
+            facts = await _while_connected(request, self._stateless.answer(turn_request, items))
+            return Reply(write_response(facts))
+        stream = await _while_connected(request, self.stream(turn_request, items))
+        return EventReply(stream, self._keep_alive_seconds)
 
     async def stream(self, turn_request: TurnRequest, items: list[NewItem]) -> StatelessStream:
         """Return the event stream after its first event or `keep_alive_seconds`.
@@ -122,8 +137,9 @@ class RelayService:
                 request, "/chat/completions", turn_request.model, may_repeat=True
             )
         if not turn_request.is_stream:
-            return json_reply(completion(await self._stateless.answer(turn_request, items)))
-        stream = await self.stream(turn_request, items)
+            facts = await _while_connected(request, self._stateless.answer(turn_request, items))
+            return json_reply(completion(facts))
+        stream = await _while_connected(request, self.stream(turn_request, items))
         return EventReply(stream, self._keep_alive_seconds, encode=ChatChunks(turn_request))
 
     async def endpoint(self, request: Request) -> AnyReply | None:
@@ -162,11 +178,19 @@ class RelayService:
             model=model,
             may_repeat=may_repeat,
         )
+        # A request that changes the upstream's account is not left half done.
+        forwarding = self._forward(request, forwarded)
+        return await (_while_connected(request, forwarding) if may_repeat else forwarding)
+
+    async def _forward(self, request: Request, forwarded: RelayRequest) -> AnyReply:
         attempt = _Attempt(self._meter)
         try:
             relayed = await self._upstreams.relay(forwarded)
         except ProviderFailure as failure:
             attempt.end(failure.failure_class)
+            raise
+        except asyncio.CancelledError:
+            attempt.end("left")
             raise
         if relayed is None:
             return error_reply(404, f"no upstream serves {request.path}", code="unknown_url")
@@ -182,6 +206,25 @@ class RelayService:
             await relayed.close()
             attempt.end(relayed.outcome)
         return Reply(body, status=relayed.status, headers=headers or [JSON])
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Return the result of `work`; cancel it if the client leaves first.
+
+    A client that shuts down its sending side counts as gone, as at other proxies: that is all that
+    is seen of one that closes its connection before its answer has begun.
+    """
+    task = asyncio.ensure_future(work)
+    left = asyncio.ensure_future(request.wait_disconnected(or_half_closed=True))
+    try:
+        await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientLeft("the client closed its connection before the answer")
+    finally:
+        for waiting in (task, left):
+            waiting.cancel()
+        await asyncio.gather(task, left, return_exceptions=True)
 
 
 class _Attempt:

@@ -80,7 +80,7 @@ class ResponsesApi:
                 target = await self.target(request, headers, parsed)
             parsed = await self.resolve_references(request, parsed, target)
             items = await self._turns.with_history(request, target, parsed.items)
-            return await self._relay.response(turn_request, items)
+            return await self._relay.response(request, turn_request, items)
         while True:
             target = target_from_headers(headers)
             if parsed.is_bound:

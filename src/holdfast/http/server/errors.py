@@ -33,6 +33,12 @@ class RequestTimeout(err.HoldfastError):
     retryable = True
 
 
+class ClientLeft(err.HoldfastError):
+    """The client closed its connection before the answer, which nobody else can read."""
+
+    code = "client_left"
+
+
 class RateLimited(err.HoldfastError):
     """The tenant exceeded `limits.requests_per_minute`."""
 
@@ -53,6 +59,7 @@ STATUS: dict[type[err.HoldfastError], int] = {
     NotAuthenticated: 401,
     WebhookRejected: 401,
     NotAllowed: 403,
+    ClientLeft: 499,
     RateLimited: 429,
     RequestTimeout: 408,
     err.InvalidInput: 400,
