@@ -461,6 +461,13 @@ REFUSED_INPUT = (
         ("tests/integration/test_refusal_texts.py",),
     ),
     Fault(
+        "any JSON object is an empty answer of a Responses server",
+        "src/holdfast/providers/openai_responses/whole_response.py",
+        "case None if not (response.error or response.id or self._has_output(response)):",
+        "case None if False:",
+        ("tests/integration/test_unsound_answers.py",),
+    ),
+    Fault(
         "a refusal with an unknown text is not healed",
         "src/holdfast/core/errors.py",
         "return self.status in REQUEST_STATUSES",

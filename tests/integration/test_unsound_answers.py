@@ -5,12 +5,16 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from aiohttp import web
 
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import DEFAULT_TENANT, Key
 from holdfast.core.model.session import ProviderState
 from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
 from tests.in_process import Item, RunningGateway, ScriptedModel, called, open_gateway, said
+from tests.integration.odd_server import Reply, odd_server, saying, whole
+from tests.integration.test_heals import QUICK
+from tests.integration.upstream_gateway import open_upstream_gateway, read
 
 STATE = ProviderState("scripted", "account", "scripted", b"resp_1")
 
@@ -154,3 +158,62 @@ async def test_calls_of_an_answer_that_is_not_whole_are_not_waited_for() -> None
         assert found.status == "idle"
         # The lane is free: nothing has to wait for an output that may never come.
         assert (await gateway.respond("two", headers={"X-On-Busy": "reject"})).status_code == 200
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("body", ["", "{}", "[]", "null", '{"detail":"Not Found"}', "Not Found"])
+async def test_a_success_that_is_no_answer_is_an_error_and_no_empty_answer(
+    body: str, api: str, *, is_stream: bool
+) -> None:
+    def say(path: str, _: Item) -> Reply:
+        return web.Response(text=body, content_type="application/json")
+
+    async with (
+        odd_server(say) as server,
+        open_upstream_gateway(server.upstream(api=api), heals=QUICK) as gateway,
+    ):
+        answer = await gateway.post("/v1/responses", input="one", stream=is_stream)
+        if is_stream:
+            assert read(answer)["status"] == "failed"
+        else:
+            assert answer.status_code == 502
+            assert answer.json()["error"]["code"].startswith("upstream_")
+
+
+@pytest.mark.parametrize("api", ["responses", "chat"])
+async def test_after_two_broken_streams_the_next_answer_is_shown_once_it_is_whole(
+    api: str,
+) -> None:
+    chat: list[Item] = [{"choices": [{"index": 0, "delta": {"content": "I th"}}]}]
+    begun: list[Item] = [
+        {"type": "response.output_text.delta", "output_index": 0, "item_id": "m1",
+         "content_index": 0, "delta": "I th"},
+    ]  # fmt: skip
+
+    def say(path: str, body: Item) -> Reply:
+        if "odd" in str(body):
+            error = {"message": "It broke.", "code": "server_error"}
+            return [*(chat if api == "chat" else begun), {"type": "error", "error": error}]
+        if api == "chat":
+            return [
+                {"choices": [{"index": 0, "delta": {"content": "ok"}, "finish_reason": "stop"}]}
+            ]
+        return [{"type": "response.completed", "response": whole(saying("ok"))}]
+
+    async with (
+        odd_server(say) as server,
+        open_upstream_gateway(server.upstream(api=api), heals=QUICK) as gateway,
+    ):
+        said = [
+            (await gateway.post("/v1/responses", input=text, stream=True)).text
+            for text in ("odd", "two", "three", "four")
+        ]
+    assert ["I th" in text for text in said] == [True, True, False, False]
+    assert [read_end(text) for text in said] == ["failed", "failed", "completed", "completed"]
+
+
+def read_end(text: str) -> str:
+    """Return how a stream ended."""
+    kinds = [line[7:] for line in text.splitlines() if line.startswith("event: response.")]
+    return kinds[-1].rpartition(".")[2]
