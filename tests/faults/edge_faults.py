@@ -309,7 +309,7 @@ MEMORY = (
         ("tests/unit/http/server/test_connection_limits.py",),
     ),
     Fault(
-        "replies are not counted",
+        "a reply is read whether there is room for it or not",
         f"{HTTP}/app.py",
         "            if not is_read or endpoint is None:",
         "            if True:",

@@ -75,13 +75,24 @@ async def test_a_denied_call_does_not_run_and_the_model_learns_why() -> None:
     assert "not approved" in model.shown[-1][-1]
 
 
-async def test_pages_of_approvals_together_have_every_one_once() -> None:
+@pytest.mark.parametrize(
+    ("limit", "characters", "expected"),
+    [
+        (2, 1_000_000, [["k4", "k3"], ["k2", "k1"], ["k0"]]),
+        (100, 1, [["k4"], ["k3"], ["k2"], ["k1"], ["k0"]]),
+    ],
+    ids=["by number", "by size"],
+)
+async def test_pages_of_approvals_together_have_every_one_once(
+    monkeypatch: pytest.MonkeyPatch, limit: int, characters: int, expected: list[list[str]]
+) -> None:
     async with open_gateway(_model(), toolbox=lambda _: guarded_tools()) as gateway:
         for number in range(5):
             await gateway.respond("go", f"k{number}", tools=[SERVER])
         whole = await pending_approvals(gateway)
+        monkeypatch.setattr(approvals, "MAX_PAGE_CHARACTERS", characters)
         pages: list[list[str]] = []
-        query: dict[str, str | int] = {"limit": 2}
+        query: dict[str, str | int] = {"limit": limit}
         while True:
             page = (await gateway.client.get("/v1/approvals", params=query)).json()
             pages.append([each["key"] for each in page["data"]])
@@ -91,7 +102,7 @@ async def test_pages_of_approvals_together_have_every_one_once() -> None:
             query["after"] = page["next_after"]
         wrong = await gateway.client.get("/v1/approvals", params={"after": "mcpr_1"})
         nothing = await gateway.client.get("/v1/approvals", params={"key": "other"})
-    assert pages == [["k4", "k3"], ["k2", "k1"], ["k0"]]
+    assert pages == expected
     assert [each["key"] for each in whole] == ["k4", "k3", "k2", "k1", "k0"]
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "after")
     assert nothing.json() == {"object": "list", "data": [], "has_more": False, "next_after": None}

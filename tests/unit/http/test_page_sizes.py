@@ -84,6 +84,16 @@ async def test_pages_lead_to_every_entry_whatever_its_size(monkeypatch: pytest.M
                     assert size <= BYTES or len(page) == 1, (name, order)
 
 
+async def test_a_list_without_a_next_page_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pagination, "MAX_PAGE_BYTES", 10)
+    async with open_gateway() as gateway:
+        session = (await gateway.respond("hi")).headers["x-session-id"]
+        for _ in range(3):
+            await gateway.client.post(f"/v1/sessions/{session}/fork")
+        forks = (await gateway.client.get(f"/v1/sessions/{session}/forks")).json()
+        assert (len(forks["data"]), forks["has_more"]) == (3, False)
+
+
 @pytest.mark.parametrize(("size", "expected"), [(1, [5, 20, 75]), (10_000_000, [5])])
 async def test_large_entries_are_not_read_only_to_be_left_out(
     size: int, expected: list[int]

@@ -46,6 +46,8 @@ from holdfast.ports.store import SessionQuery
 ADMIN = "admin"
 """Among `approvers`: every admin key."""
 PAGE = 100
+MAX_PAGE_CHARACTERS = 1024 * 1024
+"""The most arguments of a page of approvals, unless those of one session are longer."""
 MAX_SESSIONS = 2000
 """How many running sessions are searched for one page of approvals."""
 MAX_JOINS = 64
@@ -132,7 +134,8 @@ class ApprovalService:
     ) -> ApprovalPage:
         """Return a page of the calls of a tenant that wait for an approval, newest session first.
 
-        A page has all calls of its sessions, so that one session's may exceed the limit. A page
+        A page has all calls of its sessions, so that one session's may exceed the limit, which is
+        also one of the size of their arguments. A page
         that looked at many running sessions may be short, and has a next one all the same. The
         calls of one session are read from its lane, however many other sessions run.
         """
@@ -140,13 +143,16 @@ class ApprovalService:
             waiting = await self.of_session(tenant, session_id)
             return ApprovalPage([approval for approval in waiting if key in (None, approval.key)])
         approvals: list[PendingApproval] = []
+        size = 0
         for _ in range(MAX_SESSIONS // PAGE):
             query = SessionQuery(key=key, status="running", after=after, limit=PAGE)
             views = await self._gateway.read.sessions(tenant, query)
             for view in views:
                 if waits_for_approval(view.session):
                     more = await self._of_session(tenant, view.session)
-                    if approvals and len(approvals) + len(more) > limit:
+                    size += sum(len(approval.arguments) for approval in more)
+                    is_full = len(approvals) + len(more) > limit or size > MAX_PAGE_CHARACTERS
+                    if approvals and is_full:
                         return ApprovalPage(approvals, after)
                     approvals += more
                 after = view.session.id

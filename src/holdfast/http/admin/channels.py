@@ -13,7 +13,13 @@ from holdfast.core.model.channels import PairingRow
 from holdfast.core.model.delivery import OutboxRow, OutboxState
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.request.body import pop_field, read_fields, read_no_fields, reject_unknown
-from holdfast.http.request.pagination import UnknownCursor, page, read_choice, read_page
+from holdfast.http.request.pagination import (
+    UnknownCursor,
+    page,
+    read_choice,
+    read_page,
+    whole_page,
+)
 from holdfast.http.request.session_headers import read_session_headers
 from holdfast.http.server.types import JSON, AnyReply, Reply, Request, json_reply
 from holdfast.ports.channel import ChannelDirectory, OperatorMessage, OutgoingFile
@@ -45,7 +51,7 @@ class ChannelsApi:
         """Return every channel with what it does."""
         require_admin(request)
         listed = await self._channels.listing()
-        return json_reply(page(listed, [str(channel["name"]) for channel in listed], len(listed)))
+        return json_reply(whole_page(listed, [str(channel["name"]) for channel in listed]))
 
     async def send(self, request: Request) -> AnyReply:
         """Queue a message to a chat; with an idempotency key, once."""
@@ -86,7 +92,7 @@ class ChannelsApi:
         require_admin(request)
         rows = await self._channels.pairings(request.params["name"])
         values = [pairing_value(row) for row in rows]
-        return json_reply(page(values, [row.sender for row in rows], len(rows)))
+        return json_reply(whole_page(values, [row.sender for row in rows]))
 
     async def approve(self, request: Request) -> AnyReply:
         """Approve a pairing by its code."""

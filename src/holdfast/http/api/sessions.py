@@ -29,6 +29,7 @@ from holdfast.http.request.pagination import (
     read_entries,
     read_flag,
     read_page,
+    whole_page,
 )
 from holdfast.http.request.session_headers import (
     check_expectable,
@@ -123,8 +124,9 @@ class SessionsApi:
         """Return the sessions that were forked from a session, the first hundred."""
         session = (await self._find(request)).session
         views = await self._gateway.read.forks(request.tenant, session.id, MAX_PAGE + 1)
-        ids = [view.session.id for view in views]
-        return json_reply(page([session_value(view) for view in views], ids, MAX_PAGE))
+        shown = views[:MAX_PAGE]
+        values, ids = [session_value(view) for view in shown], [view.session.id for view in shown]
+        return json_reply(whole_page(values, ids, has_more=len(views) > MAX_PAGE))
 
     # ── changing ────────────────────────────────────────────────────────────────────────────
 

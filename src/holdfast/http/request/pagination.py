@@ -82,9 +82,9 @@ def page(
 
 
 def whole_page(
-    entries: Sequence[msgspec.Raw], ids: Sequence[str], *, has_more: bool = False
+    entries: Sequence[dict[str, Any] | msgspec.Raw], ids: Sequence[str], *, has_more: bool = False
 ) -> dict[str, Any]:
-    """Return a page of all entries, whatever their size."""
+    """Return a page of all entries, whatever their size: of a list without a next page."""
     return {
         "object": "list",
         "data": entries,

@@ -283,6 +283,8 @@ async def test_a_quarter_of_the_memory_stays_free_for_others() -> None:
     greedy, modest = budget.open("a"), budget.open("b")
     assert greedy.try_grow(10_000)
     assert greedy.size == 300
+    greedy.finish(10_000)
+    assert not budget.open("a").try_grow(1)
     assert modest.try_grow(100)
     assert not budget.open("c").try_grow(1)
     modest.close()
