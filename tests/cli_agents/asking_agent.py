@@ -7,6 +7,7 @@ everything else it repeats.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,13 +59,27 @@ def make() -> None:
     say(f"Chosen: {chosen}.")
 
 
+def version() -> str:
+    """Return the version, which a test can change."""
+    path = Path(os.environ["HOME"], "version")
+    return path.read_text() if path.exists() else "1.0.0"
+
+
 def main() -> None:
     """Answer requests until the input ends."""
+    if sys.argv[1:] == ["broken"]:
+        sys.exit("this is not an agent")
     for line in sys.stdin:
         request: Json = json.loads(line)
         result: Json = {}
         if request["method"] == "initialize":
+            if sys.argv[1:] == ["silent"]:
+                with Path("starts").open("a") as starts:
+                    starts.write("started\n")
+                continue
             result = {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}
+            if sys.argv[1:] != ["nameless"]:
+                result["agentInfo"] = {"name": "asking", "version": version()}
         elif request["method"] == "session/new":
             result = {"sessionId": "s1"}
         elif request["method"] == "session/prompt":
@@ -82,7 +97,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--version"]:
-        sys.stdout.write("1.0.0\n")
-    else:
-        main()
+    main()  # as some agents do, it ignores --version and waits for requests

@@ -235,6 +235,13 @@ BOUNDS = (
 
 AGENTS = (
     Fault(
+        "an agent that does not start is started by every turn",
+        f"{PROVIDERS}/cli_agents/launcher.py",
+        "if failed == key and time.monotonic() < until:",
+        "if False:",
+        ("tests/cli_agents/test_acp_start.py",),
+    ),
+    Fault(
         "an agent keeps its transcript of an erased item",
         "src/holdfast/engine/sessions/gateway.py",
         "is_erasure = isinstance(command, Delete) or command.erase",

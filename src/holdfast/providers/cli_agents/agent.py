@@ -30,6 +30,8 @@ class AgentRequest:
     """The agent's session to resume; None for a new one."""
     mark: str = ""
     """The mark of the last turn of the session to resume."""
+    version: str = ""
+    """The version that wrote the session to resume; empty if it is compared before the start."""
     new_session: str = ""
     """The id for a new session, if the agent lets the gateway choose it."""
 
@@ -75,6 +77,11 @@ class AgentSession(Protocol):
         """The agent's own session id."""
         ...
 
+    @property
+    def version(self) -> str:
+        """The version that the running agent tells; empty if its program tells it."""
+        ...
+
     async def run(self, turn_input: TurnInput, output: AgentOutput) -> AgentTurn:
         """Run a turn to its end or a permission request; raise `ProviderFailure` if it fails."""
         ...
@@ -86,7 +93,8 @@ class Agent(Protocol):
     program: str
     """The program's usual name."""
     oldest_version: tuple[int, ...]
-    """The oldest version that is known to work."""
+    """The oldest version that is known to work; empty for an agent that tells its version when it
+    runs, and not as a program with `--version`."""
     credentials: tuple[str, str]
     """The credentials file: its path in the user's home, and in a configuration directory."""
     supports_images: bool

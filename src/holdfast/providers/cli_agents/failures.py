@@ -58,8 +58,12 @@ def agent_busy(seconds: float, max_processes: int) -> ProviderFailure:
 
 def agent_not_prepared(reason: str) -> ProviderFailure:
     """Return the failure for a turn whose directories cannot be created or written."""
-    text = f"the directory of the agent's session cannot be used: {reason}"
-    return _failure(text, "terminal", 502, "agent_not_started")
+    return agent_not_started(f"the directory of the agent's session cannot be used: {reason}")
+
+
+def agent_not_started(message: str) -> ProviderFailure:
+    """Return the failure for a program that does not start, or does not start to talk."""
+    return _failure(message, "terminal", 502, "agent_not_started")
 
 
 def agent_broken(message: str) -> ProviderFailure:

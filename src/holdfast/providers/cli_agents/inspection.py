@@ -3,13 +3,17 @@
 import asyncio
 import os
 import stat
+import uuid
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from holdfast.core.errors import HoldfastError, ProviderFailure
-from holdfast.providers.cli_agents.agent import Agent
+from holdfast.providers.cli_agents.agent import Agent, AgentRequest
+from holdfast.providers.cli_agents.directories import AgentDirectories
+from holdfast.providers.cli_agents.kinds.acp import initialize
+from holdfast.providers.cli_agents.kinds.json_rpc import JsonRpc
 from holdfast.providers.cli_agents.launcher import Launcher
 from holdfast.providers.cli_agents.registry import agent_of
 from holdfast.providers.settings import UpstreamSettings
@@ -39,7 +43,7 @@ async def inspect_agent(settings: UpstreamSettings) -> list[AgentProblem]:
     except HoldfastError as error:
         return [AgentProblem("agent_unsafe", error.message)]
     problems = [
-        *_check_version(settings, agent, version),
+        *(_check_version(settings, agent, version) if version else []),
         *_check_login(settings, agent, launcher),
         *await asyncio.to_thread(_check_directory, settings.runtime.root / settings.name),
     ]
@@ -49,8 +53,30 @@ async def inspect_agent(settings: UpstreamSettings) -> list[AgentProblem]:
     try:
         await launcher.check()
     except HoldfastError as error:
-        problems.append(AgentProblem("agent_unsafe", error.message))
+        return [*problems, AgentProblem("agent_unsafe", error.message)]
+    if not version and not problems:
+        problems += await _greet(settings, launcher)
     return problems
+
+
+async def _greet(settings: UpstreamSettings, launcher: Launcher) -> list[AgentProblem]:
+    """Start an agent of the Agent Client Protocol for its first answer, isolated as for a turn."""
+    root = settings.runtime.root / settings.name
+    directories = AgentDirectories(root, settings.workdir, launcher.accounts)
+    directory = directories.temporary(uuid.uuid4().hex)
+    try:
+        directory.create()
+        process = await launcher.start(AgentRequest(directory=directory, model=None))
+        try:
+            await initialize(JsonRpc(process))
+        finally:
+            await asyncio.shield(process.kill())
+    except (ProviderFailure, OSError) as exc:
+        message = exc.message if isinstance(exc, ProviderFailure) else str(exc)
+        return [AgentProblem("agent_missing", f"upstream {settings.name}: {message}")]
+    finally:
+        await asyncio.to_thread(directory.remove)
+    return []
 
 
 def _check_version(settings: UpstreamSettings, agent: Agent, version: str) -> list[AgentProblem]:

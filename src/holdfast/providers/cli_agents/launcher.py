@@ -8,10 +8,12 @@ import asyncio
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 from holdfast.core.errors import InvalidSetting, ProviderFailure
 from holdfast.providers.cli_agents.agent import Agent, AgentRequest, home_file
+from holdfast.providers.cli_agents.failures import agent_not_started
 from holdfast.providers.cli_agents.isolation import (
     Sandbox,
     find_closed,
@@ -21,8 +23,15 @@ from holdfast.providers.cli_agents.isolation import (
 from holdfast.providers.cli_agents.process import AgentProcess, Launch
 from holdfast.providers.settings import UpstreamSettings
 
-VERSION_SECONDS = 30.0
+VERSION_SECONDS = 10.0
+"""How long a program may take to tell its version."""
+REMEMBERED_SECONDS = 30.0
+"""How long a program that did not start is not started again; a change of its file ends it."""
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
+
+
+_ProgramFile = tuple[str, int, int]
+"""A program's path, and what changes with its content."""
 
 
 class Launcher:
@@ -32,7 +41,9 @@ class Launcher:
         self._settings = settings
         self._agent = agent
         self.accounts = read_accounts(settings.run_as)
-        self._version: tuple[tuple[str, int, int], str] | None = None
+        self._version: tuple[_ProgramFile, str] | None = None
+        self._failed: tuple[_ProgramFile, str, float] | None = None
+        """The program that did not start, why, and until when this is remembered."""
         self._reading_version = asyncio.Lock()
 
     @property
@@ -64,15 +75,33 @@ class Launcher:
         return self._settings.runtime.environment.get("PATH") or os.defpath
 
     async def version(self) -> str:
-        """Return the program's version; it is read again only if its file changes."""
+        """Return the program's version; empty if the agent tells it when it runs.
+
+        It is read again only if its file changes. A program that did not start is not started again
+        for a while: its failure is raised at once.
+        """
         program = self.program
-        stat = program.resolve().stat()
-        key = (str(program), stat.st_mtime_ns, stat.st_size)
+        key = _program_file(program)
         # Many turns may start at once: only one of them reads it.
         async with self._reading_version:
+            if self._failed is not None:
+                failed, message, until = self._failed
+                if failed == key and time.monotonic() < until:
+                    raise agent_not_started(message)
+            if not self._agent.oldest_version:
+                return ""
             if self._version is None or self._version[0] != key:
-                self._version = key, await self._read_version(program)
+                try:
+                    self._version = key, await self._read_version(program)
+                except ProviderFailure as failure:
+                    self.note_failure(failure)
+                    raise
             return self._version[1]
+
+    def note_failure(self, failure: ProviderFailure) -> None:
+        """Remember why the program did not start."""
+        until = time.monotonic() + REMEMBERED_SECONDS
+        self._failed = _program_file(self.program), failure.message, until
 
     async def _read_version(self, program: Path) -> str:
         env = {"PATH": self._path, "HOME": "/nonexistent"}
@@ -89,11 +118,8 @@ class Launcher:
             await asyncio.shield(process.kill())
         match = _VERSION.search(line.decode("utf-8", "replace")) if line else None
         if match is None:
-            raise ProviderFailure(
-                f"{program} --version does not tell its version",
-                failure_class="terminal",
-                status=502,
-                provider_code="agent_not_started",
+            raise agent_not_started(
+                f"{program} --version did not tell its version within {VERSION_SECONDS:g} s"
             )
         return match[0]
 
@@ -160,3 +186,8 @@ class Launcher:
         await refuse_readable(
             settings, self._sandbox() if settings.sandbox else None, self.accounts
         )
+
+
+def _program_file(program: Path) -> _ProgramFile:
+    stat = program.resolve().stat()
+    return str(program), stat.st_mtime_ns, stat.st_size

@@ -243,7 +243,7 @@ class CliAgentProvider:
             session=agent.session.session_id,
             token=agent.token,
             mark=turn.mark,
-            version=version,
+            version=version or agent.session.version,
             work=str(directory.work),
             config=str(directory.config),
         )
@@ -288,7 +288,9 @@ class CliAgentProvider:
                     f"the agent opened session {session.session_id}, not {state.session}",
                     "agent_session_changed",
                 )
-        except BaseException:
+        except BaseException as exc:
+            if isinstance(exc, ProviderFailure) and exc.provider_code == "agent_not_started":
+                self.launcher.note_failure(exc)
             await asyncio.shield(process.kill())
             self._pool.unwatch(process)
             raise
@@ -335,6 +337,7 @@ class CliAgentProvider:
             permissions=self._settings.permissions,
             session_id=state.session if state is not None else None,
             mark=state.mark if state is not None else "",
+            version=state.version if state is not None else "",
             new_session=str(uuid.uuid4()),
         )
 
@@ -348,7 +351,7 @@ class CliAgentProvider:
             decoded = msgspec.json.decode(state.value, type=AgentState)
         except msgspec.DecodeError as exc:
             raise stale_session("the state of the agent's session cannot be read") from exc
-        if decoded.version != version:
+        if version and decoded.version != version:
             raise stale_session(
                 f"the session was written by version {decoded.version}, this is {version}",
                 "agent_version_changed",

@@ -70,7 +70,7 @@ CLAUDE = [
 
 
 def open_acp(process: AgentProcess) -> AcpSession:
-    return AcpSession(JsonRpc(process), "s", "", _Permissions())
+    return AcpSession(JsonRpc(process), "s", "1.0", "", _Permissions())
 
 
 @pytest.mark.parametrize(

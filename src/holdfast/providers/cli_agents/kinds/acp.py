@@ -4,17 +4,24 @@ The protocol cannot disable an agent's own tools, so such an agent always runs i
 permission requests are refused, unless its settings allow tools and a person can answer.
 """
 
+import asyncio
 import hashlib
 import uuid
 from typing import Any
 
 import msgspec
 
+from holdfast.core.errors import ProviderFailure
 from holdfast.core.model.session import Usage
 from holdfast.ports.provider import PermissionRequest
 from holdfast.providers.cli_agents.agent import AgentRequest, AgentTurn, Invocation, TurnInput
 from holdfast.providers.cli_agents.directories import SessionDirectory
-from holdfast.providers.cli_agents.failures import agent_broken, agent_failure, stale_session
+from holdfast.providers.cli_agents.failures import (
+    agent_broken,
+    agent_failure,
+    agent_not_started,
+    stale_session,
+)
 from holdfast.providers.cli_agents.kinds.json_rpc import LATER, JsonRpc, result_of
 from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.process import AgentProcess
@@ -28,6 +35,10 @@ ASKING = "asking"
 MAX_REQUEST_BYTES = 64 * 1024
 """A longer call cannot be shown in full, so it is refused."""
 MAX_NAME = 200
+MAX_VERSION = 100
+INITIALIZE_SECONDS = 15.0
+"""How long a program may take to start and to answer the first message."""
+_HINT = "check that `command` and `args` start it as an agent of the Agent Client Protocol"
 _PERMISSION = "session/request_permission"
 _SHOWN = ("kind", "rawInput", "locations", "content")
 """The fields of a call that a person sees, in addition to its title."""
@@ -59,29 +70,26 @@ class AcpAgent:
         """Start or load a session; raise a stale-state failure if it cannot be loaded."""
         permissions = _Permissions()
         rpc = JsonRpc(process, permissions.answer)
-        answer = await rpc.call(
-            "initialize",
-            {
-                "protocolVersion": PROTOCOL_VERSION,
-                "clientCapabilities": _NO_CAPABILITIES,
-                "clientInfo": {"name": "holdfast", "version": "1"},
-            },
-        )
-        if answer.get("protocolVersion") != PROTOCOL_VERSION:
-            raise agent_broken(f"the agent speaks version {answer.get('protocolVersion')} of ACP")
+        answer = await initialize(rpc)
+        version = _version(answer)
+        if request.session_id is not None and request.version != version:
+            raise stale_session(
+                f"the session was written by version {request.version}, this is {version}",
+                "agent_version_changed",
+            )
         params: Json = {"cwd": str(request.directory.work), "mcpServers": []}
         if request.session_id is None:
             session_id = (await rpc.call("session/new", params)).get("sessionId")
             if not isinstance(session_id, str):
                 raise agent_broken("the agent's new session has no id")
-            return AcpSession(rpc, session_id, request.instructions, permissions)
+            return AcpSession(rpc, session_id, version, request.instructions, permissions)
         if not as_object(answer.get("agentCapabilities")).get("loadSession"):
             raise stale_session("the agent cannot load its sessions")
         params["sessionId"] = request.session_id
         await rpc.call("session/load", params, is_stale_on_error=True)
         if _digest(_last_answer(rpc.take_waiting())) != request.mark:
             raise stale_session("the agent's session does not end with the last turn")
-        return AcpSession(rpc, request.session_id, request.instructions, permissions)
+        return AcpSession(rpc, request.session_id, version, request.instructions, permissions)
 
     def is_saved(self, directory: SessionDirectory, session_id: str, mark: str) -> bool:
         """Return whether the turn ended; `open` compares the replayed history."""
@@ -89,14 +97,51 @@ class AcpAgent:
         return mark != ASKING
 
 
+async def initialize(rpc: JsonRpc) -> Json:
+    """Open a connection; return what the agent tells about itself, or raise why it does not."""
+    try:
+        async with asyncio.timeout(INITIALIZE_SECONDS):
+            answer = await rpc.call(
+                "initialize",
+                {
+                    "protocolVersion": PROTOCOL_VERSION,
+                    "clientCapabilities": _NO_CAPABILITIES,
+                    "clientInfo": {"name": "holdfast", "version": "1"},
+                },
+            )
+    except TimeoutError as exc:
+        raise agent_not_started(
+            f"the agent did not answer `initialize` within {INITIALIZE_SECONDS:g} s: {_HINT}"
+        ) from exc
+    except ProviderFailure as failure:
+        if failure.provider_code != "agent_exited":
+            raise
+        raise agent_not_started(f"{failure.message}, before `initialize`: {_HINT}") from failure
+    if answer.get("protocolVersion") != PROTOCOL_VERSION:
+        raise agent_broken(f"the agent speaks version {answer.get('protocolVersion')} of ACP")
+    return answer
+
+
+def _version(answer: Json) -> str:
+    """Return the agent's version as its answer to `initialize` tells it; empty if it does not."""
+    version = as_object(answer.get("agentInfo")).get("version")
+    return version[:MAX_VERSION] if isinstance(version, str) else ""
+
+
 class AcpSession:
     """A session of a running agent."""
 
     def __init__(
-        self, rpc: JsonRpc, session_id: str, instructions: str, permissions: "_Permissions"
+        self,
+        rpc: JsonRpc,
+        session_id: str,
+        version: str,
+        instructions: str,
+        permissions: "_Permissions",
     ) -> None:
         self._rpc = rpc
         self.session_id = session_id
+        self.version = version
         self._instructions = instructions
         self._permissions = permissions
         self._prompt_id = 0

@@ -100,6 +100,8 @@ def _contains(path: Path, mark: str) -> bool:
 class ClaudeSession:
     """A session of a running `claude`."""
 
+    version = ""
+
     def __init__(self, process: AgentProcess, session_id: str) -> None:
         self._process = process
         self.session_id = session_id

@@ -109,6 +109,8 @@ class Codex:
 class CodexSession:
     """A thread of a running `codex app-server`."""
 
+    version = ""
+
     def __init__(self, rpc: JsonRpc, session_id: str) -> None:
         self._rpc = rpc
         self.session_id = session_id
