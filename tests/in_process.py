@@ -85,11 +85,12 @@ class ScriptedModel:
         self.entered = asyncio.Semaphore(0)
 
     name = "scripted"
+    detect = None
 
     def check(self, call: ModelCall) -> None:
         """Accept every call."""
 
-    def state_use(self, model: str) -> StateUse | None:
+    def state_use(self, model: str, chat_fields: Mapping[str, msgspec.Raw]) -> StateUse | None:
         """Return no provider state."""
 
     async def _answer(self, call: ModelCall) -> list[Item]:
@@ -150,8 +151,12 @@ class OnlyModel:
         """Return none."""
         return ()
 
-    def upstream_api(self, model: str) -> None:
-        """Return None: there is no upstream server."""
+    def takes_chat(self, model: str, chat_fields: Mapping[str, msgspec.Raw]) -> bool:
+        """Return False: there is no upstream server."""
+        return False
+
+    async def detect(self, report: Callable[[str], None]) -> None:
+        """Do nothing: there is no server to ask."""
 
     async def models(self) -> ModelListing:
         """Return the provider's models."""

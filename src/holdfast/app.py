@@ -260,14 +260,16 @@ def _http_services(
     channels, schedules = directories
     default_tools = _default_tools(settings, upstreams)
     return Services(
-        admin=_admin_services(store, settings, toolbox),
+        admin=_admin_services(store, settings, toolbox, upstreams),
         tools=ToolServices(toolbox, settings.tools.approvers, toolbox.builtin, default_tools),
         channels=channels,
         schedules=schedules,
     )
 
 
-def _admin_services(store: SqlStore, settings: Settings, toolbox: GatewayTools) -> "AdminServices":
+def _admin_services(
+    store: SqlStore, settings: Settings, toolbox: GatewayTools, upstreams: "UpstreamRouter"
+) -> "AdminServices":
     """Return what the admin endpoints read from the store."""
     from holdfast.doctor.service import DoctorService
     from holdfast.http.admin.operations import AdminServices
@@ -277,7 +279,7 @@ def _admin_services(store: SqlStore, settings: Settings, toolbox: GatewayTools) 
         store,
         settings.store.url,
         turn_seconds=settings.heals.turn_seconds,
-        services=lambda: _service_findings(settings, toolbox, store),
+        services=lambda: _service_findings(settings, toolbox, store, upstreams),
     )
     console = _load_console if settings.server.console else None
     return AdminServices(SqlReports(store), doctor.diagnose, console)
@@ -290,10 +292,10 @@ def _load_console() -> "Mapping[str, StaticFile]":
 
 
 async def _service_findings(
-    settings: Settings, toolbox: GatewayTools, store: SqlStore
+    settings: Settings, toolbox: GatewayTools, store: SqlStore, upstreams: "UpstreamRouter"
 ) -> "list[Finding]":
-    """Return the MCP servers that have failed, and what is wrong with agents."""
-    from holdfast.doctor.configuration import check_agent_access, check_agents
+    """Return the MCP servers that have failed, what upstreams speak, and what agents lack."""
+    from holdfast.doctor.configuration import api_findings, check_agent_access, check_agents
     from holdfast.doctor.findings import Finding
 
     failed = [
@@ -302,6 +304,7 @@ async def _service_findings(
         if each.state == "failed"
     ]
     failed += await check_agents(settings.upstreams)
+    failed += api_findings(upstreams)
     if not settings.keys:
         failed += await check_agent_access(settings.upstreams, store.read)
     return failed

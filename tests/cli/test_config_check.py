@@ -161,6 +161,10 @@ def models() -> Iterator[str]:
         server.shutdown()
 
 
+TOLD = 'api = "responses"'
+"""So that the server, which only lists models, is not asked what it speaks."""
+
+
 def upstream(url: str, more: str = "") -> str:
     return f'[[upstream]]\nname = "one"\nurl = "{url}"\nkey_env = "ONE_KEY"\n{more}\n'
 
@@ -169,9 +173,12 @@ def test_an_address_without_v1_is_a_warning(
     check: Check, models: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONE_KEY", "right-key")
-    assert check.run(upstream(f"{models}/v1"))["upstream one"] == (True, "answers, 1 model(s)")
+    assert check.run(upstream(f"{models}/v1", TOLD))["upstream one"] == (
+        True,
+        "answers, 1 model(s)",
+    )
     assert check.warned == set()
-    is_ok, detail = check.run(upstream(models))["upstream one"]
+    is_ok, detail = check.run(upstream(models, TOLD))["upstream one"]
     assert is_ok
     assert detail == "/models answers with status 404: is /v1 missing at the end of `url`?"
     assert check.warned == {"upstream one"}
@@ -183,7 +190,9 @@ def test_models_that_the_upstream_does_not_have_are_a_warning(
     check: Check, models: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONE_KEY", "right-key")
-    found = check.run(upstream(f"{models}/v1", 'models = ["claude-*", "x"]'))["upstream one"]
+    found = check.run(upstream(f"{models}/v1", f'{TOLD}\nmodels = ["claude-*", "x"]'))[
+        "upstream one"
+    ]
     assert found == (True, "answers, but lists no model that `models` matches: claude-*, x")
     assert check.warned == {"upstream one"}
 

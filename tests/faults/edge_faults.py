@@ -338,4 +338,28 @@ MEMORY = (
     ),
 )
 
-EDGE_FAULTS = (*ACCESS, *WIRE, *BOUNDS, *FAILURES, *OPAQUE, *AGENTS, *MEMORY)
+APIS = (
+    Fault(
+        "a server that lacks a path in JSON is taken to have it",
+        f"{PROVIDERS}/http/api_detection.py",
+        'return "absent" if is_missing else "unknown"',
+        'return "present"',
+        ("tests/integration/test_api_detection.py",),
+    ),
+    Fault(
+        "a server that did not answer is taken to lack the path",
+        f"{PROVIDERS}/http/api_detection.py",
+        'if reply.status is not None else "unknown"',
+        'if reply.status is not None else "absent"',
+        ("tests/integration/test_api_detection.py",),
+    ),
+    Fault(
+        "a request for Chat Completions continues a state that it is not sent with",
+        f"{PROVIDERS}/api_choice.py",
+        "        if self.needs_chat(chat_fields):\n            return None\n",
+        "",
+        ("tests/integration/test_chat_only_fields.py",),
+    ),
+)
+
+EDGE_FAULTS = (*APIS, *ACCESS, *WIRE, *BOUNDS, *FAILURES, *OPAQUE, *AGENTS, *MEMORY)

@@ -25,7 +25,8 @@ class OddServer:
 
     def upstream(self, **more: Any) -> UpstreamSettings:
         """Return the server as an upstream."""
-        return UpstreamSettings(**{"url": f"{self.url}/v1", "key": "sk-odd", **more})
+        told = {"url": f"{self.url}/v1", "key": "sk-odd", "api": "responses"}
+        return UpstreamSettings(**{**told, **more})
 
 
 def _written(reply: Reply) -> web.Response:

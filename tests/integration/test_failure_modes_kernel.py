@@ -5,7 +5,7 @@ hand, through the Python API or behind the provider port.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 import pytest
@@ -92,7 +92,7 @@ class CommandLine(ScriptedModel):
         self.kept: dict[tuple[str, str], list[bytes]] = {}
         self.resumed: list[str | None] = []
 
-    def state_use(self, model: str) -> StateUse:
+    def state_use(self, model: str, chat_fields: Mapping[str, msgspec.Raw]) -> StateUse:
         """A session can be resumed from where it was made."""
         return StateUse(self._state("").slot)
 

@@ -1,7 +1,7 @@
 """Answers that are not whole, or failed: nothing that a provider remembers is built upon them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import pytest
@@ -27,7 +27,7 @@ class RememberingModel(ScriptedModel):
     is_mutable = False
     """Whether asking changes what its server remembers."""
 
-    def state_use(self, model: str) -> StateUse | None:
+    def state_use(self, model: str, chat_fields: Mapping[str, msgspec.Raw]) -> StateUse | None:
         """Say where its state is kept."""
         return StateUse(STATE.slot, is_mutable=self.is_mutable)
 

@@ -79,7 +79,8 @@ def text_of(response: Json) -> str:
 
 def upstream(simulator: ProviderSimulator, **more: Any) -> UpstreamSettings:
     """Return the simulator as an upstream."""
-    return UpstreamSettings(**{"url": simulator.base_url, "key": simulator.key, **more})
+    told = {"url": simulator.base_url, "key": simulator.key, "api": "responses"}
+    return UpstreamSettings(**{**told, **more})
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ a state must mean exactly that input, which is checked with every call.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,7 +87,9 @@ class Upstream:
     def check(self, call: ModelCall) -> None:
         """Accept every call."""
 
-    def state_use(self, model: str) -> StateUse | None:
+    detect = None
+
+    def state_use(self, model: str, chat_fields: Mapping[str, msgspec.Raw]) -> StateUse | None:
         """Return how a model uses provider state."""
         if model not in (CHAINED, CONVERSED):
             return None

@@ -79,7 +79,7 @@ def serve(
         str | None, typer.Option(help="Base URL of an OpenAI-compatible server, with /v1.")
     ] = None,
     upstream_api: Annotated[
-        str | None, typer.Option(help="API of the upstream: responses or chat.")
+        str | None, typer.Option(help="API of the upstream: auto, responses, chat or both.")
     ] = None,
     log_level: Annotated[
         str | None, typer.Option(help="Lowest level logged: debug, info, warning, error.")

@@ -113,9 +113,9 @@ class UnsupportedByUpstream(InvalidInput):
 
     code = "unsupported_by_upstream"
 
-    def __init__(self, param: str, upstream: str) -> None:
+    def __init__(self, param: str, upstream: str, remedy: str = "") -> None:
         message = f"{param} is not supported by {upstream}, which serves this model"
-        super().__init__(message, param=param)
+        super().__init__(f"{message}: {remedy}" if remedy else message, param=param)
 
 
 class InvalidSetting(InvalidInput):
@@ -352,6 +352,8 @@ class ProviderFailure(HoldfastError):
         cause."""
         self.is_about_bytes = False
         """Whether a request is rejected as too large without any mention of tokens or a context."""
+        self.is_missing_path = False
+        """Whether the provider has nothing at the path of the request."""
 
     @property
     def may_refuse_input(self) -> bool:

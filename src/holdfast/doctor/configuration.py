@@ -4,7 +4,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -14,6 +14,7 @@ from holdfast.doctor.findings import Finding
 from holdfast.engine.clock import RandomIds
 from holdfast.ports.store import ApiKeyReader
 from holdfast.providers.cli_agents.inspection import inspect_agent
+from holdfast.providers.http.api_detection import FoundApis
 from holdfast.providers.routing import UpstreamRouter
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.stores.inspect import inspect_store
@@ -133,17 +134,71 @@ async def _check_upstream(settings: UpstreamSettings) -> CheckResult:
         detail = "; ".join(problem.detail for problem in problems) or "its program can be used"
         return CheckResult(subject=subject, is_ok=not problems, detail=detail)
     upstreams = UpstreamRouter([settings], RandomIds().new)
+    found: FoundApis | None = None
     try:
         async with asyncio.timeout(UPSTREAM_SECONDS):
+            [found] = await detect_servers(upstreams) or [None]
             models = (await upstreams.models()).models
     except ProviderFailure as failure:
-        return _failed_listing(settings, failure)
+        return _with_found(settings, found, _failed_listing(settings, failure))
     except TimeoutError:
         detail = f"no answer within {UPSTREAM_SECONDS:.0f} s"
         return CheckResult(subject=subject, is_ok=False, detail=detail)
     finally:
         await upstreams.close()
-    return _listed(settings, len(models))
+    return _with_found(settings, found, _listed(settings, len(models)))
+
+
+async def detect_servers(upstreams: UpstreamRouter) -> list[FoundApis | None]:
+    """Ask the servers of `auto` upstreams what they speak."""
+    await upstreams.detect(lambda _: None)
+    return [server.found for server in upstreams.detected]
+
+
+async def check_server_apis(upstreams: Sequence[UpstreamSettings]) -> list[Finding]:
+    """Ask the servers of `auto` upstreams what they speak, and say it in one line each."""
+    servers = [one for one in upstreams if one.api == "auto"]
+    if not servers:
+        return []
+    router = UpstreamRouter(servers, RandomIds().new)
+    try:
+        await detect_servers(router)
+        return api_findings(router)
+    finally:
+        await router.close()
+
+
+def api_findings(upstreams: UpstreamRouter) -> list[Finding]:
+    """Return what each `auto` upstream told about its API, or that it did not tell."""
+    return [
+        Finding(
+            code="upstream_api" if server.settled is not None else "upstream_api_unknown",
+            subject=server.name,
+            detail=f"upstream {server.name} {_described(server.upstream.settings, server.found)}",
+        )
+        for server in upstreams.detected
+        if server.found is not None
+    ]
+
+
+def _described(settings: UpstreamSettings, found: FoundApis) -> str:
+    return found.describe(settings.url.rstrip("/"))
+
+
+def _with_found(
+    settings: UpstreamSettings, found: FoundApis | None, result: CheckResult
+) -> CheckResult:
+    """Return a result that also says what an `auto` upstream speaks."""
+    if found is None:
+        return result
+    is_missing = found.responses == found.chat == "absent"
+    if not (result.is_ok or is_missing or found.is_known):
+        return result  # it did not tell for the same reason
+    detail = f"{result.detail}; {_described(settings, found)}"
+    if found.is_known:
+        return replace(result, detail=detail)
+    is_ok = result.is_ok and not is_missing
+    return replace(result, detail=detail, is_ok=is_ok, is_warning=is_ok)
 
 
 def _failed_listing(settings: UpstreamSettings, failure: ProviderFailure) -> CheckResult:

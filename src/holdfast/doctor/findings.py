@@ -214,6 +214,16 @@ KINDS: dict[str, FindingKind] = {
         meaning="a schedule was paused after five failures in a row",
         remedy="see its runs with `holdfast schedules show NAME`, then `schedules resume NAME`",
     ),
+    "upstream_api": FindingKind(
+        severity="note",
+        meaning='an upstream with `api = "auto"` was asked what it speaks',
+        remedy="none needed; to fix it, set `api` of the upstream",
+    ),
+    "upstream_api_unknown": FindingKind(
+        severity="warning",
+        meaning='an upstream with `api = "auto"` does not tell what it speaks',
+        remedy="check its `url` and that the server runs, or set its `api`",
+    ),
     "agent_missing": FindingKind(
         severity="problem",
         meaning="the program of a command-line agent is missing or does not start",

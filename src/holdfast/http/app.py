@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -298,6 +299,10 @@ class Application:
         self._turn_service.begin_stop()
         self._events.close()
         self._transcript.close()
+
+    async def detect_upstreams(self, report: Callable[[str], None]) -> None:
+        """Find out what the upstreams speak; report each in one line."""
+        await self._upstreams.detect(report)
 
     async def stop(self, grace_seconds: float) -> None:
         """Let running turns finish for `grace_seconds`, then cancel them."""

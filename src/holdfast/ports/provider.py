@@ -4,7 +4,7 @@ Events use the vocabulary of the Responses API, the richest one that the gateway
 for another API translates at its edge.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
@@ -155,6 +155,9 @@ class OutputSink(EventSink, Protocol):
         ...
 
 
+StateUses = Callable[[str, Mapping[str, msgspec.Raw]], StateUse | None]
+
+
 class Provider(Protocol):
     """Answers model calls. Failures are raised as `core.errors.ProviderFailure`."""
 
@@ -171,8 +174,17 @@ class Provider(Protocol):
         ...
 
     @property
-    def state_use(self) -> Callable[[str], StateUse | None] | None:
-        """A function from a model to how its state is stored, if any; None if none has state."""
+    def state_use(self) -> StateUses | None:
+        """A function from a model, and a request's Chat fields, to how its state is stored, if it
+        is; None if no model has state."""
+        ...
+
+    @property
+    def detect(self) -> Callable[[], Awaitable[None]] | None:
+        """A function that finds out in bounded time what the server speaks; None if that is known.
+
+        It never raises. Afterwards the model may have another provider.
+        """
         ...
 
     async def answer(self, call: ModelCall) -> Answer:
@@ -271,8 +283,15 @@ class Upstreams(Protocol):
         """Return the provider that serves a model, or raise `ModelNotFound`."""
         ...
 
-    def upstream_api(self, model: str) -> Literal["responses", "chat"] | None:
-        """Return the API of the model's upstream, or None if it is not a server."""
+    def takes_chat(self, model: str, chat_fields: Mapping[str, msgspec.Raw]) -> bool:
+        """Return whether a Chat request goes to its model's upstream as a Chat request."""
+        ...
+
+    async def detect(self, report: Callable[[str], None]) -> None:
+        """Find out what the servers speak that have to be asked; report each in one line.
+
+        What a server tells only later is reported then.
+        """
         ...
 
     def wire_body(self, call: ModelCall) -> bytes | None:

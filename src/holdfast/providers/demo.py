@@ -28,6 +28,7 @@ class DemoProvider:
 
     name = "demo"
     state_use = None
+    detect = None
 
     def check(self, call: ModelCall) -> None:
         """Raise for several choices; accept everything else."""

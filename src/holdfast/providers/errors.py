@@ -16,6 +16,7 @@ from holdfast.core.healing.redaction import redact
 from holdfast.providers.retry_after import retry_after
 
 MAX_MESSAGE = 4000
+MAX_LOCATION = 300
 UPSTREAM_AUTH_FAILED = "upstream_auth_failed"
 
 _REFUSED_PROMPT_CODES = frozenset(
@@ -196,6 +197,11 @@ def failure_of(
     )
     failure.provider_status = status
     _with_suspicion(failure, code)
+    target = redirect_target(status, headers)
+    if target is not None:
+        failure.message += f" (the upstream redirects to {target}: set its `url` to that address)"
+        failure.args = (failure.message,)
+    failure.is_missing_path = status in (404, 405) and not has_error(body)
     failure.is_about_bytes = (
         failure_class == "overflow"
         and status == 413
@@ -203,6 +209,33 @@ def failure_of(
         and not _names_window(message)
     )
     return failure
+
+
+def redirect_target(status: int, headers: Mapping[str, str]) -> str | None:
+    """Return where a response redirects to, without a query, which may hold a key."""
+    location = headers.get("location", "") if 300 <= status < 400 else ""
+    return redact(location.partition("?")[0][:MAX_LOCATION]) or None
+
+
+def name_missing_path(failure: ProviderFailure, path: str, api: str, other_api: str) -> None:
+    """Tell in a failure that the server has nothing at a path, and what to do about that."""
+    if not failure.is_missing_path:
+        return
+    remedy = f'set its `api` to "auto" or "{other_api}"'
+    if api == "auto":
+        remedy = "restart the gateway if the server has changed"
+    failure.message += f" (the upstream has no {path} here: {remedy}, or correct its `url`)"
+    failure.args = (failure.message,)
+
+
+def has_error(body: bytes) -> bool:
+    """Return whether a body is an error of an API, rather than of what serves its paths."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    value = value[0] if isinstance(value, list) and value else value
+    return isinstance(value, dict) and bool(value.get("error") or value.get("object") == "error")
 
 
 def _may_be_about_state(status: int, code: str | None, param: str | None) -> bool:

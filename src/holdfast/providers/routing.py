@@ -19,6 +19,12 @@ from holdfast.ports.provider import (
 )
 from holdfast.ports.request_context import note_model
 from holdfast.ports.session_runtimes import FindSession
+from holdfast.providers.api_choice import (
+    BothApisProvider,
+    ServerProvider,
+    UndetectedProvider,
+    open_server,
+)
 from holdfast.providers.demo import DemoProvider
 from holdfast.providers.http.client import PooledClient
 from holdfast.providers.http.proxy import Proxy
@@ -28,8 +34,7 @@ from holdfast.providers.http.upstream import Upstream
 from holdfast.providers.items.ids import NewId
 from holdfast.providers.openai_chat.adapter import ChatProvider
 from holdfast.providers.openai_chat.input import TranslationCache
-from holdfast.providers.openai_responses.adapter import ResponsesProvider
-from holdfast.providers.settings import ServerApi, UpstreamSettings, is_name
+from holdfast.providers.settings import UpstreamSettings, is_name
 
 if TYPE_CHECKING:
     from holdfast.providers.cli_agents.provider import CliAgentProvider
@@ -64,11 +69,17 @@ class UpstreamRouter:
             self._clients.append(client)
             upstream = Upstream(upstream_settings, client)
             self._upstreams.append(upstream)
-            provider = _provider(upstream, new_id, translations)
+            provider = open_server(upstream, new_id, translations, self._settle)
             self._routes.append((upstream_settings, provider))
+        self._undetected = [
+            provider for _, provider in self._routes if isinstance(provider, UndetectedProvider)
+        ]
+        self._report: Callable[[str], None] | None = None
         self._demo = None if self._routes else DemoProvider(new_id)
         self._find = lru_cache(MAX_CACHED_ROUTES)(self._match)
-        self.provider: Callable[[str], Provider] = lru_cache(MAX_CACHED_ROUTES)(self._route)
+        find_provider = lru_cache(MAX_CACHED_ROUTES)(self._route)
+        self._forget_routes = find_provider.cache_clear
+        self.provider: Callable[[str], Provider] = find_provider
         """Return the provider of a model, or raise `ModelNotFound`."""
 
     def _route(self, model: str) -> Provider:
@@ -98,19 +109,48 @@ class UpstreamRouter:
         upstream = self._find(model)
         return upstream[0].context_tokens if upstream else None
 
-    def upstream_api(self, model: str) -> ServerApi | None:
-        """Return the API of the model's upstream, or None for a command-line agent."""
+    def takes_chat(self, model: str, chat_fields: Mapping[str, msgspec.Raw]) -> bool:
+        """Return whether a Chat request goes to its model's upstream as a Chat request."""
         upstream = self._find(model)
-        api = upstream[0].api if upstream else None
-        return api if api in ("responses", "chat") else None
+        provider = upstream[1] if upstream is not None else None
+        if isinstance(provider, BothApisProvider | UndetectedProvider):
+            return provider.needs_chat(chat_fields)
+        return isinstance(provider, ChatProvider)
+
+    async def detect(self, report: Callable[[str], None]) -> None:
+        """Find out what servers speak that have to be asked; report each in one line."""
+        self._report = report
+        asking = (one.ask() for one in self._undetected if one.settled is None)
+        await asyncio.gather(*asking)
+        for provider in self._undetected:
+            if provider.settled is None:
+                self._report_found(provider)
+
+    @property
+    def detected(self) -> Sequence[UndetectedProvider]:
+        """The servers that have to be asked, with what each told last."""
+        return self._undetected
+
+    def _report_found(self, provider: UndetectedProvider) -> None:
+        if self._report is not None and provider.found is not None:
+            line = provider.found.describe(provider.upstream.configured_base)
+            self._report(f"upstream {provider.name} {line}")
+
+    def _settle(self, undetected: UndetectedProvider, provider: ServerProvider) -> None:
+        """Route calls to the provider for what a server speaks, now that this is known."""
+        self._routes = [
+            (settings, provider if served_by is undetected else served_by)
+            for settings, served_by in self._routes
+        ]
+        self._find.cache_clear()
+        self._forget_routes()
+        self._report_found(undetected)
 
     def wire_body(self, call: ModelCall) -> bytes | None:
         """Return the request body that the model's upstream gets for a call; see `Upstreams`."""
         upstream = self._find(call.model)
         provider = upstream[1] if upstream is not None else None
-        if isinstance(provider, ResponsesProvider | ChatProvider):
-            return provider.wire_body(call)
-        return None
+        return provider.wire_body(call) if isinstance(provider, ServerProvider) else None
 
     def dropped_tools(self, model: str, fields: Mapping[str, msgspec.Raw]) -> Sequence[str]:
         """Return the types of hosted tools that a request would lose at the model's upstream."""
@@ -145,9 +185,9 @@ class UpstreamRouter:
         listings = [_list_models(provider) for _, provider in self._routes]
         listed: dict[str, Model] = {}
         failures: list[tuple[str, ProviderFailure]] = []
-        for (settings, provider), answer in zip(
-            self._routes, await asyncio.gather(*listings), strict=True
-        ):
+        answers = await asyncio.gather(*listings)
+        # Read afterwards: listing may have told what a server speaks, and changed its route.
+        for (settings, provider), answer in zip(self._routes, answers, strict=True):
             if isinstance(answer, ProviderFailure):
                 failures.append((settings.name, answer))
             models = _configured(settings) if isinstance(answer, ProviderFailure) else answer
@@ -199,6 +239,8 @@ class UpstreamRouter:
         """End every process and close every connection."""
         for agent in self._agents:
             await agent.close()
+        for server in self._undetected:
+            await server.close()
         for client in self._clients:
             await client.close()
 
@@ -235,9 +277,3 @@ def _joined_failure(failures: Sequence[tuple[str, ProviderFailure]]) -> Provider
         provider_type=first.provider_type,
         retry_after=first.retry_after,
     )
-
-
-def _provider(upstream: Upstream, new_id: NewId, translations: TranslationCache) -> Provider:
-    if upstream.settings.api == "chat":
-        return ChatProvider(upstream, new_id, translations)
-    return ResponsesProvider(upstream, new_id)

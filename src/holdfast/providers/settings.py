@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 from holdfast.core.errors import InvalidSetting
 
-ServerApi = Literal["responses", "chat"]
-UpstreamApi = Literal["responses", "chat", "claude-code", "codex", "acp"]
+UpstreamApi = Literal["auto", "responses", "chat", "both", "claude-code", "codex", "acp"]
 AGENT_APIS = frozenset({"claude-code", "codex", "acp"})
 """The APIs of command-line agents, which the gateway starts itself."""
 StateMode = Literal["replay", "chain", "conversation"]
@@ -127,8 +126,9 @@ class UpstreamSettings:
     """Base URL of an OpenAI-compatible server, with its /v1; none for a command-line agent."""
     name: str = "upstream"
     """Its name in logs, metrics and the tags of what it remembers; no two may share one."""
-    api: UpstreamApi = "responses"
-    """The API it serves, or the command-line agent it is; requests are translated."""
+    api: UpstreamApi = "auto"
+    """The API it serves (`auto` asks it), or the command-line agent it is; requests are
+    translated."""
     key_env: str | None = None
     """The environment variable that holds its key."""
     models: tuple[str, ...] = ("*",)
@@ -216,10 +216,14 @@ class UpstreamSettings:
             raise InvalidSetting(f"upstream.url must be http:// or https://, not {self.url!r}")
         if parts.username or parts.password:
             raise InvalidSetting("upstream.url must not hold a password; use key_env")
-        if self.state != "replay" and self.api != "responses":
-            raise InvalidSetting(f"upstream {self.name}: state needs api = 'responses'")
-        if self.strict_alternation and self.api != "chat":
-            raise InvalidSetting(f"upstream {self.name}: strict_alternation needs api = 'chat'")
+        if self.state != "replay" and self.api == "chat":
+            raise InvalidSetting(
+                f"upstream {self.name}: state needs api = 'auto', 'both' or 'responses'"
+            )
+        if self.strict_alternation and self.api == "responses":
+            raise InvalidSetting(
+                f"upstream {self.name}: strict_alternation needs api = 'auto', 'both' or 'chat'"
+            )
         for name in ("command", "args", "workdir", "env", "sandbox", "run_as"):
             if getattr(self, name):
                 raise InvalidSetting(f"upstream {self.name}: {name} is for command-line agents")

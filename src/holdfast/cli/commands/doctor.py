@@ -59,13 +59,16 @@ def doctor(
 
 
 async def _check_servers(settings: "Settings") -> "list[Finding]":
-    """Return the MCP servers that cannot be used; each is started once."""
-    if not settings.mcp:
-        return []
+    """Return what `auto` upstreams speak, and the MCP servers that cannot be used."""
+    from holdfast.doctor.configuration import check_server_apis
     from holdfast.doctor.findings import Finding
+
+    apis = await check_server_apis(settings.upstreams)
+    if not settings.mcp:
+        return apis
     from holdfast.tools.mcp.check import check_servers
 
-    return [
+    return apis + [
         Finding(code="mcp_unavailable", subject=finding.name, detail=finding.detail)
         for finding in await check_servers(settings.mcp)
         if not finding.is_ok

@@ -28,7 +28,7 @@ TEMPLATE = """\
 # [[upstream]]
 # name = "openai"
 # url = "https://api.openai.com/v1"
-# api = "responses"     # or "chat"
+# api = "auto"          # asks the server what it speaks; or "responses", "chat", "both"
 # key_env = "OPENAI_API_KEY"
 # models = ["gpt-*", "o*"]
 

@@ -80,10 +80,27 @@ async def serve(settings: Settings) -> None:
             with server.capture_signals():
                 print(f"holdfast listening on http://{host}:{port}", flush=True)
                 _print_examples(host, port, settings, await application.requires_key())
-                await server.serve(sockets=[listener])
+                report = _log_found if settings.log.format == "json" else _print_found
+                detection = asyncio.create_task(application.detect_upstreams(report))
+                try:
+                    await server.serve(sockets=[listener])
+                finally:
+                    detection.cancel()
+                    await asyncio.gather(detection, return_exceptions=True)
         log.info("serve.stopped")
     finally:
         listener.close()
+
+
+def _print_found(line: str) -> None:
+    """Print what an upstream speaks; the reader of the output may be gone by now."""
+    with contextlib.suppress(OSError):
+        print(f"holdfast: {line}", flush=True)
+
+
+def _log_found(line: str) -> None:
+    """Log what an upstream speaks, where every line of the output has to be an event."""
+    log.info("upstream.detected", found=line)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -16,6 +16,7 @@ class FunctionModel:
     name = "function"
 
     state_use = None
+    detect = None
 
     def __init__(self, function: Function) -> None:
         self._function = function

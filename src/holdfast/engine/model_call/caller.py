@@ -190,7 +190,9 @@ class ModelCaller:
             attempt = attempt.without(left_out)
         may_be_bounded = compactor.has_windows or request.fields
         state_use = attempt.provider.state_use
-        if not may_be_bounded and (state_use is None or state_use(model) is None):
+        if not may_be_bounded and (
+            state_use is None or state_use(model, request.chat_fields) is None
+        ):
             return attempt
         return await self._prepare(attempt, has_run_before=progress.has_run_before)
 
@@ -215,7 +217,7 @@ class ModelCaller:
             if history is not attempt.history:
                 attempt = replace(attempt, history=history)
         state_use = attempt.provider.state_use
-        use = state_use(attempt.model) if state_use is not None else None
+        use = state_use(attempt.model, request.chat_fields) if state_use is not None else None
         if use is None or run is None or not (request.is_stored or use.is_local):
             return attempt
         attempt = replace(attempt, use=use)

@@ -131,6 +131,9 @@ class TurnExecutor:
             is_stream=request.is_stream,
         )
         provider = self._route(request.model)
+        if provider.detect is not None:
+            await provider.detect()
+            provider = self._route(request.model)
         context = current_request.get()
         if context is not None:
             context.model, context.upstream = request.model, provider.name

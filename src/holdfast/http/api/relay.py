@@ -99,7 +99,7 @@ class RelayService:
         if raw is None or b'"mcp"' not in bytes(raw):
             return
         others = hosted_servers(turn_request)
-        if others and self._upstreams.upstream_api(turn_request.model) == "chat":
+        if others and self._upstreams.takes_chat(turn_request.model, turn_request.chat_fields):
             raise InvalidInput(NO_SERVERS, param="tools")
 
     async def response(
@@ -132,7 +132,10 @@ class RelayService:
     ) -> AnyReply:
         """Answer a Chat request without storing anything; relay it if the upstream uses Chat."""
         _reject_gateway_tools(turn_request)
-        if self._upstreams.upstream_api(turn_request.model) == "chat":
+        detect = self._upstreams.provider(turn_request.model).detect
+        if detect is not None:
+            await detect()
+        if self._upstreams.takes_chat(turn_request.model, turn_request.chat_fields):
             return await self._relay(
                 request, "/chat/completions", turn_request.model, may_repeat=True
             )

@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -88,7 +88,13 @@ class CliAgentProvider:
         check_fields(call.fields, call.chat_fields, self.name)
         check_items(call.items, self.name, with_images=self._agent.supports_images)
 
-    def state_use(self, model: str) -> StateUse:
+    detect = None
+
+    def state_use(
+        self,
+        model: str,
+        chat_fields: Mapping[str, msgspec.Raw],  # noqa: ARG002 - any request has the same
+    ) -> StateUse:
         """Return the slot of the agent's session; every turn changes the session."""
         return StateUse(self._state(model, b"").slot, is_mutable=True, is_local=True)
 

@@ -35,7 +35,9 @@ class Upstream:
         self.settings = settings
         self.name = settings.name
         self._client = client
-        self._base = settings.url.rstrip("/")
+        self.configured_base = settings.url.rstrip("/")
+        self.base = self.configured_base
+        """The base URL of every request; `url`, unless the server was found beside it."""
         self._account = account_of(settings.url, settings.key)
         self._seal_owners: dict[str, SealOwner] = {}
         self._headers = {"user-agent": "holdfast", "content-type": "application/json"}
@@ -69,11 +71,12 @@ class Upstream:
         headers: dict[str, str] | None = None,
         *,
         may_repeat: bool = False,
+        base: str | None = None,
     ) -> HttpRequest:
         """Return a request to this server with our credentials."""
         return HttpRequest(
             method=method,
-            url=f"{self._base}{path}",
+            url=f"{self.base if base is None else base}{path}",
             headers={**self._headers, **headers} if headers else self._headers,
             body=body,
             may_repeat=may_repeat,
@@ -107,7 +110,7 @@ class Upstream:
         """Return the body of a successful response; raise a failure for any other."""
         request = HttpRequest(
             method=method,
-            url=f"{self._base}{path}",
+            url=f"{self.base}{path}",
             headers=self._headers,
             body=body,
             may_repeat=may_repeat,
@@ -140,7 +143,7 @@ class Upstream:
         """Write the events of a streamed response to `sink`, up to its end or its end mark."""
         request = HttpRequest(
             method="POST",
-            url=f"{self._base}{path}",
+            url=f"{self.base}{path}",
             headers=self._stream_headers,
             body=body,
             may_repeat=may_repeat,

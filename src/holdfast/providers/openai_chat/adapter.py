@@ -10,7 +10,7 @@ import msgspec
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.core.model.config_items import Settings, updated_settings, with_settings
 from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall
-from holdfast.providers.errors import names_item
+from holdfast.providers.errors import name_missing_path, names_item
 from holdfast.providers.http.sse import SseEvent
 from holdfast.providers.http.upstream import Upstream, list_models, read_json
 from holdfast.providers.items.ids import IdAllocator, NewId
@@ -21,6 +21,7 @@ from holdfast.providers.openai_chat.params import (
     UNSUPPORTED,
     ChatParams,
     dropped_tools,
+    not_stored,
     to_chat_params,
 )
 from holdfast.providers.openai_chat.whole_completion import read_text_completion
@@ -68,6 +69,7 @@ class ChatProvider:
     """A Chat server; it stores nothing between calls."""
 
     state_use = None
+    detect = None
 
     def __init__(
         self, upstream: Upstream, new_id: NewId, translations: TranslationCache | None = None
@@ -176,7 +178,7 @@ class ChatProvider:
             if name in _SET_BY_US or value is None:
                 continue
             if name in UNSUPPORTED and value not in UNSUPPORTED[name]:
-                raise UnsupportedByUpstream(name, self.name)
+                raise UnsupportedByUpstream(name, self.name, not_stored(name))
             translated.params[name] = raw
         return translated
 
@@ -197,6 +199,7 @@ class ChatProvider:
         if _REASONING.search(failure.message):
             self._without_reasoning.add(call.model)
         failure = self._upstream.redact_failure(failure)
+        name_missing_path(failure, PATH, self._upstream.settings.api, "responses")
         place = names_item(failure.param, failure.message)
         if place is not None:
             instructions = _instructions(call, self.name)

@@ -51,6 +51,11 @@ _TOOL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FORCES_A_TOOL = "required"
 
 
+def not_stored(field: str) -> str:
+    """Return what to do about a field whose results a log cannot store."""
+    return f"a session cannot store what {field} gives; send the request without session and store"
+
+
 class ChatParams(msgspec.Struct, frozen=True):
     """The parameters of a Chat request, and its flattened tool names."""
 

@@ -4,17 +4,17 @@ A replayed call is self-contained and stored nowhere. The other two modes keep s
 which is used only with the model and account that it belongs to.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.errors import ProviderFailure
+from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.core.model.items import item_value
 from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
-from holdfast.providers.errors import broken, names_item
+from holdfast.providers.errors import broken, name_missing_path, names_item
 from holdfast.providers.http.connection import StopReading
 from holdfast.providers.http.sse import SseEvent
 from holdfast.providers.http.upstream import Upstream, list_models, read_json
@@ -44,6 +44,8 @@ EMPTY_INPUT = (
 """Replaces a history without any sendable item, because no server accepts an empty input."""
 MAX_REPLAYS = 256
 _REFUSES_ENCRYPTION = "encrypted content is not supported"
+Remedy = Callable[[UnsupportedByUpstream, ModelCall], str]
+"""Returns what to do about a refused field; an empty text if there is nothing to say."""
 
 
 class _ResponsesSink:
@@ -81,8 +83,12 @@ class _ResponsesSink:
 class ResponsesProvider:
     """A Responses server."""
 
-    def __init__(self, upstream: Upstream, new_id: NewId) -> None:
+    detect = None
+
+    def __init__(self, upstream: Upstream, new_id: NewId, remedy: Remedy | None = None) -> None:
         self._upstream = upstream
+        self.remedy = remedy
+        """Tells what to do about a field of a call that Responses cannot express."""
         self.name = upstream.name
         self._new_id = new_id
         self._mode = upstream.settings.state
@@ -99,9 +105,19 @@ class ResponsesProvider:
     def check(self, call: ModelCall) -> None:
         """Raise for Chat fields that Responses cannot express."""
         if call.chat_fields:
-            to_responses_params(call.chat_fields, self._upstream.name)
+            try:
+                to_responses_params(call.chat_fields, self.name)
+            except UnsupportedByUpstream as refusal:
+                if self.remedy is None:
+                    raise
+                help_text = self.remedy(refusal, call)
+                raise UnsupportedByUpstream(refusal.param or "", self.name, help_text) from None
 
-    def state_use(self, model: str) -> StateUse | None:
+    def state_use(
+        self,
+        model: str,
+        chat_fields: Mapping[str, msgspec.Raw],  # noqa: ARG002 - any request has the same
+    ) -> StateUse | None:
         """Return how this server stores state, or None in replay mode."""
         if self._mode == "replay" or model in self._ignores_chaining:
             return None
@@ -217,7 +233,7 @@ class ResponsesProvider:
 
     def wire_body(self, call: ModelCall) -> bytes | None:
         """Return the body of a call, or None if it contains ids of the server's state."""
-        is_stored = call.keeps_state and self.state_use(call.model) is not None
+        is_stored = call.keeps_state and self.state_use(call.model, {}) is not None
         if call.state is not None or (is_stored and self._mode == "conversation"):
             return None
         body = self._params(call, UpstreamState() if is_stored else None)
@@ -240,6 +256,7 @@ class ResponsesProvider:
     def _located(self, failure: ProviderFailure, call: ModelCall) -> ProviderFailure:
         """Return a failure with the index of the call's item that it names."""
         failure = self._upstream.redact_failure(failure)
+        name_missing_path(failure, PATH, self._upstream.settings.api, "chat")
         place = names_item(failure.param, failure.message)
         if place is not None:
             history = call.items if call.state is None else call.new_items
@@ -251,7 +268,7 @@ class ResponsesProvider:
 
     async def _begin_state(self, call: ModelCall) -> UpstreamState | None:
         """Return the state that a call continues from, or None if the server must store nothing."""
-        if not call.keeps_state or self.state_use(call.model) is None:
+        if not call.keeps_state or self.state_use(call.model, {}) is None:
             return None
         if call.state is not None:
             state = read_state(call.state.value)

@@ -18,7 +18,7 @@ _UNCHANGED = frozenset(
     }
 )  # fmt: skip
 _SET_BY_US = frozenset({"stream_options", "store", "stream", "messages", "model"})
-_NO_COUNTERPART: dict[str, tuple[Any, ...]] = {
+CHAT_ONLY: dict[str, tuple[Any, ...]] = {
     "n": (1,),
     "stop": ([],),
     "seed": (),
@@ -42,8 +42,8 @@ def to_responses_params(chat: Fields, upstream: str) -> Params:
         value = msgspec.json.decode(raw)
         if name in _SET_BY_US or value is None:
             continue
-        if name in _NO_COUNTERPART:
-            if value not in _NO_COUNTERPART[name]:
+        if name in CHAT_ONLY:
+            if value not in CHAT_ONLY[name]:
                 raise UnsupportedByUpstream(name, upstream)
         elif name in _TRANSLATED:
             _TRANSLATED[name](params, value, upstream)

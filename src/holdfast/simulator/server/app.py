@@ -13,7 +13,7 @@ from holdfast.simulator.server.routes import Found, Route, RouteTable
 from holdfast.simulator.server.websocket import ResponsesSockets
 from holdfast.simulator.state.call import ApiAnswer, Call
 from holdfast.simulator.state.forms import read_form
-from holdfast.simulator.state.json import Json, NotJson, decode_object
+from holdfast.simulator.state.json import Json, NotJson, decode_object, encode
 from holdfast.simulator.state.world import World
 
 Scope = dict[str, Any]
@@ -57,6 +57,10 @@ class SimulatorApplication:
         if path == "/":
             await _send_banner(send)
             return
+        probe = self._answer_to_probe(scope, raw)
+        if probe is not None:
+            await _send_json(send, probe)
+            return
         call, found = self._open_call(scope, raw)
         outlet = HttpOutlet(
             receive, send, scope["simulator.transport"], call.ids.new("req_", size=16)
@@ -81,6 +85,24 @@ class SimulatorApplication:
         if problem is not None:
             found = Found(Route(found.route.api, found.route.operation, _refuse(problem)))
         return call, found
+
+    def _answer_to_probe(self, scope: Scope, raw: bytes) -> Problem | None:
+        """Return the answer to a gateway that asks which API is spoken here; None for a call.
+
+        It is not a call of a model: it is not recorded, and takes no fault and no id.
+        """
+        headers = dict(scope["headers"])
+        if raw != b"{}" or headers.get(b"user-agent") != b"holdfast":
+            return None
+        method, path = scope["method"], scope["path"]
+        found = self._routes.find(method, path)
+        if found is None or found.route.api not in self.world.profile.apis:
+            return self._unknown_url(method, path)
+        if found.route.api not in ("responses", "chat") or found.route.operation != "create":
+            return None
+        texts = {name.decode("latin-1"): text.decode("latin-1") for name, text in headers.items()}
+        problem = key_problem(self.world, found.route.api, key_of(texts, {}))
+        return problem or invalid("you must provide a model parameter", "model")
 
     def make_call(
         self,
@@ -156,6 +178,17 @@ def _refuse(problem: Problem) -> Any:
         raise problem
 
     return refuse
+
+
+async def _send_json(send: Send, problem: Problem) -> None:
+    body = encode(problem.body)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+    ]
+    start = {"type": "http.response.start", "status": problem.status, "headers": headers}
+    await send(start)
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 async def _send_banner(send: Send) -> None:
