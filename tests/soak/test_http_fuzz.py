@@ -282,6 +282,6 @@ async def test_large_bodies_at_a_time_keep_health_checks_answered(
         f"large bodies: {LARGE_BODIES} of {len(text):,} bytes, {dict(statuses)}, "
         f"{checks} health checks meanwhile, peak {peak:,}",
     )
-    assert set(statuses) <= {200, 503}
+    assert set(statuses) <= {200, 429, 503}  # by the part of one address, or by all
     assert checks > 0
     assert peak < PEAK_BYTES
