@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from holdfast.core.errors import DurabilityRefused, StoreError
-from holdfast.stores.postgres import open_postgres
+from holdfast.stores.postgres import connect, open_postgres
 from holdfast.stores.postgres.connect import PREPARE
 from holdfast.stores.postgres.dialect import in_dollars
 from holdfast.stores.postgres.driver import PostgresDriver
@@ -74,10 +74,33 @@ async def test_a_pooler_in_session_mode_needs_no_configuration(pooled_url: str) 
         caller = StoreClient(one)
         await caller.enlist()
         assert await two._tokens.held([caller.worker]) == {caller.worker}
+        other = StoreClient(two, "other")
+        await other.enlist()
         run = await caller.start("one", key="k")
-        await caller.wait("two", key="k")
+        await other.wait("two", key="k")
         await caller.finish(run, "answer")
         await heard.wait()
+
+
+async def test_a_pooler_in_transaction_mode_is_refused_with_its_reason(postgres_url: str) -> None:
+    with pgbouncer(postgres_url, pool_mode="transaction") as url:
+        async with asyncio.timeout(SECONDS):
+            with pytest.raises(StoreError, match="is in transaction mode") as refused:
+                await open_postgres(url)
+    assert "pool_mode = session" in str(refused.value)
+    assert not refused.value.retryable
+
+
+async def test_the_pooler_is_refused_too_if_it_finds_prepared_statements(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As newer poolers do; without names, this one finds them as well."""
+    monkeypatch.setattr(connect, "CACHED_STATEMENTS", 0)
+    with pgbouncer(postgres_url, pool_mode="transaction") as url:
+        async with asyncio.timeout(SECONDS):
+            with pytest.raises(StoreError, match="is in transaction mode") as refused:
+                await open_postgres(url)
+    assert refused.value.__cause__ is None, "no statement has failed"
 
 
 async def test_every_pooled_connection_has_our_settings(pooled_url: str) -> None:

@@ -98,16 +98,67 @@ async def _until(is_so: Callable[[], Awaitable[bool]]) -> None:
 # ── wake-ups ────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_other_processes_are_woken_by_the_commit_itself(open_another: Opener) -> None:
+async def test_other_processes_that_wait_are_told_once_the_commit_is_done(
+    open_another: Opener,
+) -> None:
     here, there = await open_another(), await open_another()
     ear = Ear(there)
-    caller = StoreClient(here)
+    caller, other = StoreClient(here), StoreClient(there, "other")
     await caller.enlist()
+    await other.enlist()
     run = await caller.start("one", key="k")
-    await caller.wait("two", key="k")
-    await caller.finish(run, "answer")
+    await other.wait("two", key="k")
+    asked = await _statements_during(here, [caller.finish(run, "answer")])
+    assert not [text for text in asked if "pg_notify" in text]
     assert await ear.next() == ([run.session.id], [])
     assert not await there.has_news()
+
+
+async def test_nobody_is_told_of_a_lane_in_which_turns_of_this_process_alone_wait(
+    open_another: Opener,
+) -> None:
+    here, there = await open_another(), await open_another()
+    ear = Ear(there)
+    caller, other = StoreClient(here), StoreClient(there, "other")
+    await caller.enlist()
+    await other.enlist()
+    own = await caller.start("one", key="own")
+    await caller.wait("two", key="own")
+    await caller.finish(own, "answer")
+    theirs = await caller.start("one", key="theirs")
+    await other.wait("two", key="theirs")
+    await caller.finish(theirs, "answer")
+    assert await ear.next() == ([theirs.session.id], [])
+
+
+async def test_a_store_that_is_closed_has_told_the_others(open_another: Opener) -> None:
+    here, there = await open_another(), await open_another()
+    ear = Ear(there)
+    caller, other = StoreClient(here), StoreClient(there, "other")
+    await caller.enlist()
+    await other.enlist()
+    run = await caller.start("one", key="k")
+    await other.wait("two", key="k")
+    await caller.finish(run, "answer")
+    await here.close()
+    assert await ear.next() == ([run.session.id], [])
+
+
+async def test_lanes_that_are_freed_together_take_one_message(
+    open_another: Opener,
+) -> None:
+    here, there = await open_another(), await open_another()
+    ear = Ear(there)
+    caller, other = StoreClient(here), StoreClient(there, "other")
+    await caller.enlist()
+    await other.enlist()
+    keys = [f"k{number}" for number in range(8)]
+    runs = await asyncio.gather(*(caller.start("one", key=key) for key in keys))
+    for key in keys:
+        await other.wait("two", key=key)
+    await asyncio.gather(*(caller.finish(run, "answer") for run in runs))
+    woken, aborted = await ear.next()
+    assert (sorted(woken), aborted) == (sorted(run.session.id for run in runs), [])
 
 
 async def test_messages_of_a_process_that_sends_none_wake_those_that_do(

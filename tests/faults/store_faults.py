@@ -338,6 +338,20 @@ LOG = (
         ("tests/contract/test_first_turns.py",),
     ),
     Fault(
+        "a pooler that gives a connection to many clients is accepted",
+        f"{STORES}/postgres/driver.py",
+        "            await driver.check_session()\n",
+        "            pass\n",
+        ("tests/contract/test_poolers.py",),
+    ),
+    Fault(
+        "a process whose turns wait elsewhere is not told",
+        f"{STORES}/postgres/listener.py",
+        "where w.is_certain or found.others > 0 or found.holders = 0",
+        "where w.is_certain or found.holders = 0",
+        ("tests/contract/test_postgres.py",),
+    ),
+    Fault(
         "a batch with a stale lane is read for as a whole",
         f"{STORES}/postgres/driver.py",
         "if not is_changed and not rest:",

@@ -37,6 +37,12 @@ SERVER_SETTINGS: Mapping[str, str] = {
 ANSWER_SECONDS = 15.0
 """The limit for a server that stopped answering; longer than any statement may take."""
 
+_OF_ANOTHER_CLIENT = (
+    asyncpg.InvalidSQLStatementNameError,
+    asyncpg.DuplicatePreparedStatementError,
+)
+"""Raised if a statement is not found, or found, that only another client can have prepared."""
+
 PREPARE = (
     "select current_setting('server_version_num')::int, current_setting('synchronous_commit'), "
     "current_setting('server_version'), made.settings "
@@ -101,6 +107,8 @@ class Connector:
     def explain(self, exc: Exception) -> Exception:
         """Return the error for a failed connection; a wrong name or password is not retried."""
         where = self.target.shown
+        if isinstance(exc, _OF_ANOTHER_CLIENT):
+            return StoreError(self.why_not_pooled())
         match meaning(exc):
             case "other":
                 return exc
@@ -108,6 +116,14 @@ class Connector:
                 return StoreError(f"{where} refused the connection: {first_line(exc)}")
             case _:
                 return StoreUnavailable(f"{where} cannot be reached: {first_line(exc)}")
+
+    def why_not_pooled(self) -> str:
+        """Return why a pooler cannot be used that gives a connection to many clients."""
+        return (
+            f"the pooler of {self.target.shown} is in transaction mode: notifications, locks and "
+            "prepared statements do not stay with a connection, and live gateways would be taken "
+            "for dead; set pool_mode = session for this database, or connect without the pooler"
+        )
 
 
 async def close_quietly(connection: asyncpg.Connection) -> None:

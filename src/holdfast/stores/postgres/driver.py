@@ -22,7 +22,7 @@ from holdfast.stores.postgres.dialect import TYPES, in_dollars, spelled
 from holdfast.stores.postgres.dsn import read_target
 from holdfast.stores.postgres.errors import explain, meaning
 from holdfast.stores.postgres.inspect import check_names, foreign, read_columns
-from holdfast.stores.postgres.listener import CHANNEL, NOTIFY, NotificationListener, messages
+from holdfast.stores.postgres.listener import NotificationListener
 from holdfast.stores.postgres.optimistic_batch import (
     CachedDecisions,
     decide_batch_from_cache,
@@ -94,6 +94,16 @@ class PostgresDriver(SqlDriver):
             reset=_skip_reset,
             **self._connector.arguments(),
         )
+
+    async def check_session(self) -> None:
+        """Reject a pooler in transaction mode."""
+        connection = await self._acquire_writer()
+        try:
+            await self._listener.check_session(connection)
+        except BaseException:
+            self._forget_writer(connection)
+            raise
+        self._writer = connection
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         """Carry out a batch in one transaction, or each on its own where that fails.
@@ -221,6 +231,7 @@ class PostgresDriver(SqlDriver):
             return False
         self.clock.observe(server_time)
         self._lanes.commit()
+        self._tell(cached.decisions)
         return True
 
     async def _renew_lanes(self, versions: Mapping[SessionId, int]) -> bool:
@@ -276,12 +287,12 @@ class PostgresDriver(SqlDriver):
         connection = await self._begin()
         try:
             results = await self._carry_out(connection, commands)
-            await self._notify(connection, results)
             await connection.execute("commit")
         except BaseException as exc:
             await self._roll_back(connection, exc)
             raise
         self._writer = connection
+        self._tell(results)
         return results
 
     async def _begin(self) -> asyncpg.Connection:
@@ -337,12 +348,11 @@ class PostgresDriver(SqlDriver):
             results.update(zip(wave, decisions, strict=True))
         return [results[index] for index in range(len(commands))]
 
-    async def _notify(self, connection: asyncpg.Connection, results: Sequence[Any]) -> None:
-        """Notify the other processes as part of the commit."""
-        woken = list(dict.fromkeys(name for decision in results for name in decision.woken))
-        aborted = [name for decision in results for name in decision.aborted]
-        for message in messages(self._origin, woken, aborted):
-            await connection.execute(NOTIFY, CHANNEL, message)
+    def _tell(self, results: Sequence[Any]) -> None:
+        """Notify the other processes of what was committed."""
+        for decision in results:
+            if decision.woken or decision.aborted:
+                self._listener.tell(decision)
 
     # ── reading ─────────────────────────────────────────────────────────────────────────────
 
@@ -455,6 +465,8 @@ async def open_postgres(
         await driver.open(is_read_only=is_read_only)
         announce = None if is_read_only else store.announce
         await listener.start(announce, store.announce_outbox)
+        if not is_read_only:
+            await driver.check_session()
         store.tell_outbox = listener.tell_outbox
     except BaseException:
         await driver.close()

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import math
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,15 +19,38 @@ import msgspec
 
 from holdfast.core.errors import StoreError, StoreUnavailable
 from holdfast.core.ids import RunId, SessionId, WorkerId
+from holdfast.core.transaction.changes import Decision, LogAppended
 from holdfast.ports.store import Listener
 from holdfast.stores.postgres.clock import READ_CLOCK, ServerClock
-from holdfast.stores.postgres.connect import Connector, close_quietly
+from holdfast.stores.postgres.connect import (
+    CLOSE_SECONDS,
+    Connector,
+    close_quietly,
+)
 from holdfast.stores.postgres.errors import explain
 
 CHANNEL = "holdfast"
 NOTIFY = "select pg_notify($1, $2)"
-IDS_PER_MESSAGE = 100
-"""A message has at most 8000 bytes, an id about 40."""
+# Notify of aborted runs, and of the sessions that others may wait for: not of those in which turns
+# of this process alone run and wait, unless it is certain that a turn of another one is concerned.
+NOTIFY_OTHERS = """
+with needed as (
+  select w.id from unnest($3::text[], $4::boolean[]) as w(id, is_certain)
+  left join sessions s on s.id = w.id
+  cross join lateral (
+    select count(*) as holders, count(*) filter (where h.owner <> all($5::text[])) as others from (
+      select q.owner from queue q where q.session = s.no
+      union all select l.owner from lanes l where l.session = s.no offset 0) h) as found
+  where w.is_certain or found.others > 0 or found.holders = 0
+)
+select pg_notify($1, json_build_object('origin', $2::text, 'aborted', to_json($6::text[]),
+  'woken', (select coalesce(json_agg(id), '[]'::json) from needed))::text)
+where cardinality($6::text[]) > 0 or exists (select 1 from needed)
+"""
+IDS_PER_MESSAGE = 80
+"""A message has at most 8000 bytes, an id about 35, and there are two lists of them."""
+MAX_UNTOLD = 10_000
+"""How many sessions are remembered that others are not told of yet; they also look themselves."""
 
 HEARTBEAT_SECONDS = 5.0
 FIRST_PAUSE_SECONDS = 0.05
@@ -40,6 +64,14 @@ DISCONNECTED_POLL_SECONDS = 1.0
 
 TAKE = "select pg_try_advisory_lock($1)"
 DROP = "select pg_advisory_unlock($1)"
+TAKE_HERE = "select pg_backend_pid(), pg_try_advisory_lock($1)"
+HELD_HERE = """
+select pg_backend_pid(), exists (select 1 from pg_locks
+  where locktype = 'advisory' and granted and objsubid = 1 and pid = pg_backend_pid()
+  and classid::bigint = ($1::bigint >> 32 & 4294967295) and objid::bigint = ($1 & 4294967295))
+"""
+CHECK_SECONDS = 3.0
+"""How long a notification may take that this process sends to itself."""
 
 # Select the workers whose token is held. A restarted server has dropped the tokens of live workers
 # too: those that enlisted before its start have five seconds to take theirs again.
@@ -67,21 +99,6 @@ class _Message(msgspec.Struct):
 _read_message = msgspec.json.Decoder(_Message).decode
 
 
-def messages(origin: str, woken: Sequence[SessionId], aborted: Sequence[RunId]) -> list[str]:
-    """Return the notifications in as few messages as possible."""
-    count = max(len(woken), len(aborted))
-    return [
-        msgspec.json.encode(
-            _Message(
-                origin,
-                list(woken[at : at + IDS_PER_MESSAGE]),
-                list(aborted[at : at + IDS_PER_MESSAGE]),
-            )
-        ).decode()
-        for at in range(0, count, IDS_PER_MESSAGE)
-    ]
-
-
 def lock_number(worker: WorkerId) -> int:
     """Return the number of a worker's advisory lock."""
     digest = hashlib.blake2b(worker.encode(), digest_size=8, person=b"holdfast").digest()
@@ -104,7 +121,11 @@ class NotificationListener:
         self._announce: Listener | None = None
         self._announce_outbox: Callable[[], None] = lambda: None
         self._has_messages = False
+        self._woken: dict[SessionId, bool] = {}
+        """The sessions to tell of, and whether another process is concerned for certain."""
+        self._aborted: dict[RunId, None] = {}
         self._telling: asyncio.Task[None] | None = None
+        self._has_heard_itself = asyncio.Event()
         self._has_missed = False
         self._reconnected_at = -math.inf
         self._polled_at = 0.0
@@ -125,7 +146,9 @@ class NotificationListener:
         self._keeper = asyncio.create_task(self._keep_connected(), name="holdfast-listener")
 
     async def close(self) -> None:
-        """Close the connection; the server releases the tokens."""
+        """Close the connection once others are told; the server releases the tokens."""
+        if self._telling is not None and self._connection is not None:
+            await asyncio.wait([self._telling], timeout=CLOSE_SECONDS)
         tasks = [task for task in (self._keeper, self._telling) if task is not None]
         for task in tasks:
             task.cancel()
@@ -153,18 +176,82 @@ class NotificationListener:
         """
         return self._reconnected_at if self._connection is not None else time.monotonic()
 
+    def tell(self, decision: Decision[Any]) -> None:
+        """Notify other processes soon, if they wait for its sessions or have its runs."""
+        is_certain = bool(decision.aborted) or any(
+            entry.turn is not None and entry.turn.owner not in self._tokens
+            for change in decision.changes
+            if isinstance(change, LogAppended)
+            for entry in change.entries
+        )
+        for session_id in decision.woken:
+            self._woken[session_id] = is_certain or self._woken.get(session_id, False)
+        self._aborted.update(dict.fromkeys(decision.aborted))
+        self._tell_soon()
+
     def tell_outbox(self) -> None:
         """Notify other processes soon that the outbox has messages; they also poll."""
         self._has_messages = True
-        if self._telling is None or self._telling.done():
-            self._telling = asyncio.create_task(self._tell_outbox(), name="holdfast-tell-outbox")
+        self._tell_soon()
 
-    async def _tell_outbox(self) -> None:
-        message = msgspec.json.encode(_Message(self._origin, is_outbox=True)).decode()
-        while self._has_messages:
-            self._has_messages = False
-            with contextlib.suppress(StoreError):
-                await self._ask(NOTIFY, CHANNEL, message)
+    def _tell_soon(self) -> None:
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell_others(), name="holdfast-tell-others")
+
+    async def _tell_others(self) -> None:
+        """Send what has come together; a process that is not told looks after half a lease."""
+        with contextlib.suppress(StoreError):
+            while self._woken or self._aborted or self._has_messages:
+                if self._has_messages:
+                    self._has_messages = False
+                    message = _Message(self._origin, is_outbox=True)
+                    await self._ask(NOTIFY, CHANNEL, msgspec.json.encode(message).decode())
+                woken = list(self._woken)[:IDS_PER_MESSAGE]
+                aborted = list(self._aborted)[:IDS_PER_MESSAGE]
+                if woken or aborted:
+                    is_certain = [self._woken[session_id] for session_id in woken]
+                    await self._ask(
+                        NOTIFY_OTHERS, CHANNEL, self._origin, woken, is_certain,
+                        list(self._tokens), aborted,
+                    )  # fmt: skip
+                for session_id in woken:
+                    self._woken.pop(session_id, None)
+                for run_id in aborted:
+                    self._aborted.pop(run_id, None)
+        for untold in (self._woken, self._aborted):
+            if len(untold) > MAX_UNTOLD:
+                untold.clear()
+
+    # ── poolers ─────────────────────────────────────────────────────────────────────────────
+
+    async def check_session(self, writer: asyncpg.Connection) -> None:
+        """Reject a pooler that does not leave a server's connection to its client.
+
+        The writer begins a transaction between two questions of the listener: a pooler in
+        transaction mode gives it the connection that took the token. And a notification that the
+        writer sends reaches the listener only if `listen` is still in force.
+        """
+        connection = self._connection
+        assert connection is not None
+        number = secrets.randbits(63)
+        message = msgspec.json.encode(_Message(self._origin)).decode()
+        try:
+            async with self._asking, asyncio.timeout(CHECK_SECONDS):
+                ((first, _),) = await connection.fetch(TAKE_HERE, number)
+                async with writer.transaction():
+                    await writer.fetch(NOTIFY, CHANNEL, message)
+                    await connection.fetch(READ_CLOCK)
+                    ((second, is_held),) = await connection.fetch(HELD_HERE, number)
+                if first != second or not is_held:
+                    raise StoreError(self._connector.why_not_pooled())
+                await self._has_heard_itself.wait()
+                await connection.fetch(DROP, number)
+        except TimeoutError:
+            raise StoreError(self._connector.why_not_pooled()) from None
+        except StoreError:
+            raise
+        except Exception as exc:
+            raise self._connector.explain(exc) from exc
 
     # ── tokens ──────────────────────────────────────────────────────────────────────────────
 
@@ -273,6 +360,7 @@ class NotificationListener:
             else:
                 self._has_missed = True
                 self._reconnected_at = time.monotonic()
+                self._tell_soon()
                 return
 
     def _on_notification(
@@ -282,7 +370,10 @@ class NotificationListener:
             message = _read_message(str(payload))
         except msgspec.DecodeError:
             return  # not from a gateway: anybody may notify on this channel
-        if message.origin == self._origin or self._announce is None:
+        if message.origin == self._origin:
+            self._has_heard_itself.set()
+            return
+        if self._announce is None:
             return
         if message.is_outbox:
             self._announce_outbox()

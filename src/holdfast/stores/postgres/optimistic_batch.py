@@ -94,7 +94,7 @@ def _decide(
         return None
     decision = planned.decision
     session_id = _session_of(decision.changes[0])
-    if decision.woken or decision.aborted or session_id is None:
+    if session_id is None:
         return None
     if not batch.add(session_id, planned.writes):
         return None
