@@ -14,14 +14,17 @@ Json = dict[str, Any]
 Api = Literal["chat", "responses"]
 What = Literal["text", "arguments"]
 PATHS: dict[str, str] = {"chat": "/v1/chat/completions", "responses": "/v1/responses"}
-ALPHABET = "abcdefghijklmnopqrstuvwxyz 0123456789"
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 LINE_BYTES = 64 * 1024
 TOOL: Json = {"name": "write", "parameters": {"type": "object"}}
 
 
 def letters(size: int) -> str:
-    """Return a text of which every part shows where it belongs."""
-    return "".join(f"{number:08d}" for number in range(size // 8 + 1))[:size]
+    """Return a text of which every part shows where it belongs.
+
+    Its first pieces differ: a server that repeats its first chunk is taken to send each one twice.
+    """
+    return (ALPHABET + "".join(f"{number:08d}" for number in range(size // 8 + 1)))[:size]
 
 
 class LongAnswer:
