@@ -86,6 +86,13 @@ DURABILITY = (
 
 DISK = (
     Fault(
+        "a gateway whose disk has room for its lease alone is ready",
+        "src/holdfast/http/api/health.py",
+        "                await gateway.store.check_room()\n",
+        "",
+        ("tests/acceptance/test_full_disk.py",),
+    ),
+    Fault(
         "the log that filled the disk is not emptied",
         f"{STORES}/sqlite/driver.py",
         "            self._empty_log()\n\n    def _forget_writer",

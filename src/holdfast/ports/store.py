@@ -432,6 +432,10 @@ class Store(Protocol):
         """
         ...
 
+    async def check_room(self) -> None:
+        """Raise `StoreUnavailable` if the disk is known to have no room for a turn."""
+        ...
+
     def listen(self, listener: Listener) -> None:
         """Call `listener` with wake-ups and aborts: at once for this process, soon for others."""
         ...

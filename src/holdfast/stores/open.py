@@ -127,6 +127,7 @@ async def _open_sqlite(path: Path, clock: Clock) -> SqlStore:
     driver = SqliteDriver(
         file.connect,
         identity=file.identity,
+        check_room=file.check_room,
         clock=clock,
         writer=ThreadExecutor("holdfast-writer"),
         reader=ThreadExecutor("holdfast-reader"),

@@ -1,12 +1,13 @@
 """Readiness tests a write; liveness needs no store."""
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 
 from holdfast.core.errors import HoldfastError, RunFenced, StoreUnavailable
-from holdfast.core.transaction.commands import Renew
+from holdfast.core.transaction.commands import Accept, Renew
 from holdfast.http.api import health
 from holdfast.ports.store import Store
 from tests.in_process import open_gateway
@@ -60,6 +61,48 @@ async def test_a_worker_that_cannot_write_is_alive_but_not_ready(
         assert (await gateway.client.get("/healthz")).status_code == 200
         assert (await gateway.client.get("/v1/sessions")).status_code == 200
         disks[0].error = None
+        assert (await gateway.client.get("/readyz")).status_code == 200
+
+
+class SmallWritesOnly(ReadOnlyDisk):
+    """A store on a disk with room for a lease, and for no turn while there is an `error`."""
+
+    async def submit(self, command: Any) -> Any:
+        """Write, if there is room."""
+        if self.error is not None and isinstance(command, Accept):
+            raise self.error
+        return await self._store.submit(command)
+
+
+async def test_a_gateway_that_refuses_turns_is_not_ready_although_its_lease_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
+    disks: list[SmallWritesOnly] = []
+
+    def wrap(store: Store) -> Any:
+        disks.append(SmallWritesOnly(store))
+        return disks[0]
+
+    async with open_gateway(wrap=wrap) as gateway:
+        disks[0].error = StoreUnavailable("the disk is full")
+        assert (await gateway.client.get("/readyz")).status_code == 200
+        refused = await gateway.client.post("/v1/responses", json={"model": "m", "input": "x"})
+        assert refused.status_code == 503
+        full = await gateway.client.get("/readyz")
+        assert (full.status_code, full.headers["retry-after"]) == (503, "1")
+        disks[0].error = None
+        assert (await gateway.respond("x")).status_code == 200
+        assert (await gateway.client.get("/readyz")).status_code == 200
+
+
+async def test_a_refused_turn_counts_for_seconds_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may send the turn that would show that the store takes writes again."""
+    monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
+    async with open_gateway() as gateway:
+        gateway.engine.refused_at = time.monotonic() - health.REFUSED_SECONDS + 60
+        assert (await gateway.client.get("/readyz")).status_code == 503
+        gateway.engine.refused_at = time.monotonic() - health.REFUSED_SECONDS
         assert (await gateway.client.get("/readyz")).status_code == 200
 
 

@@ -1,6 +1,7 @@
 """One process's access to its sessions: accept a turn, get its lane, run it, release it."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -110,6 +111,8 @@ class Gateway:
         self._runtimes = runtimes
         self._handler: Handler | None = None
         self._handling = asyncio.Semaphore(RECOVERED_AT_ONCE)
+        self.refused_at: float | None = None
+        """When the store last refused a turn, if it has accepted none since."""
         self.delivered: set[tuple[TurnId, int]] = set()
         """Turns and steps whose answers reached their clients; written with the next lease.
 
@@ -151,9 +154,12 @@ class Gateway:
                 admission = await self.store.submit(command)
             except (StoreUnavailable, asyncio.CancelledError) as exc:
                 admission = await self._recover_submit(command, exc)
-        except BaseException:
+        except BaseException as exc:
             registry.release_turn(command.turn_id)
+            if isinstance(exc, StoreUnavailable):
+                self.refused_at = time.monotonic()
             raise
+        self.refused_at = None
         is_new = admission.turn.id == command.turn_id
         self.meter.turn_accepted(command.source, _ADMISSIONS[type(admission)], is_new=is_new)
         if is_new and not isinstance(admission, Repeated):

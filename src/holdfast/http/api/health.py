@@ -12,6 +12,8 @@ from holdfast.http.server.types import Reply, Request, json_reply
 FRESH_SECONDS = 1.0
 """A successful check is reused for this long: anybody may ask, and each check is a commit."""
 CHECK_SECONDS = 5.0
+REFUSED_SECONDS = 5.0
+"""How long a turn that the store refused counts; nobody may send one that it would accept."""
 
 
 class HealthApi:
@@ -32,7 +34,7 @@ class HealthApi:
         return json_reply({"status": "ok"})
 
     async def readyz(self, _: Request) -> Reply:
-        """Answer 200 if the store accepts a write and the gateway does not stop.
+        """Answer 200 if the store accepts turns and the gateway does not stop.
 
         Requests in the same second share one check.
         """
@@ -46,11 +48,18 @@ class HealthApi:
         return json_reply({"status": "ready"})
 
     async def _check(self) -> None:
-        """Renew the worker's own lease: the smallest possible write, which changes nothing else."""
+        """Renew the worker's own lease: the smallest possible write, which changes nothing else.
+
+        A full disk may have room for that and for no turn.
+        """
         gateway = self._gateway
+        refused_at = gateway.refused_at
+        if refused_at is not None and time.monotonic() - refused_at < REFUSED_SECONDS:
+            raise StoreUnavailable("the store refuses turns")
         lease_seconds = gateway.settings.lease_seconds
         try:
             async with asyncio.timeout(CHECK_SECONDS):
+                await gateway.store.check_room()
                 await gateway.submit(Renew(worker=gateway.worker.id, lease_seconds=lease_seconds))
         except TimeoutError as exc:
             raise StoreUnavailable("the store did not accept a write in time") from exc

@@ -86,6 +86,10 @@ class SqlDriver(BatchDriver, Protocol):
         """Run a read that is expected to be short, on the event loop if that is fast."""
         return await self.read(query)
 
+    async def check_room(self) -> None:
+        """Raise `StoreUnavailable` if the disk is known to have no room for a turn."""
+        return  # its server alone knows
+
     async def has_news(self) -> bool:
         """Whether another process may have written since the last call."""
         ...
@@ -426,6 +430,11 @@ class SqlStore:
         """Pass a wake-up on to all listeners of this process."""
         for listener in self._listeners:
             listener(woken, aborted)
+
+    async def check_room(self) -> None:
+        """Raise `StoreUnavailable` if the disk is known to have no room for a turn."""
+        self._check_open()
+        await self._driver.check_room()
 
     async def has_news(self) -> bool:
         """Whether another process may have written since the last call."""

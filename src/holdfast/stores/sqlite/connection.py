@@ -4,16 +4,18 @@ WAL with `synchronous=FULL`: an acknowledged commit survives the loss of power.
 """
 
 import contextlib
+import errno
 import os
 import sqlite3
 import stat
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from holdfast.core.errors import ForeignDatabase
+from holdfast.core.errors import ForeignDatabase, StoreUnavailable
 from holdfast.stores.sql import migrations
 
 Connect = Callable[[], sqlite3.Connection]
@@ -30,6 +32,9 @@ INLINE_STEPS = 20_000
 """A statement on the event loop is interrupted after one to two times as many steps of SQLite."""
 INLINE_BYTES = 64 * 1024
 """The longest value that is read on the event loop."""
+ROOM_BYTES = 1024 * 1024
+"""What the disk must have room for, so that the write of a turn is expected to succeed."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 CHECKPOINT_PAGES = 10_000
 """A checkpoint happens at the latest when the WAL has so many pages: 40 MB."""
 
@@ -130,6 +135,20 @@ class DatabaseFile:
             else:
                 return
             time.sleep(RETRY_SECONDS)
+
+    def check_room(self) -> None:
+        """Raise if the disk has no room for a turn.
+
+        A lease fits into the space that a log has already, so to write one shows nothing. A file
+        without a name is used, which is gone with this process.
+        """
+        try:
+            with tempfile.TemporaryFile(dir=os.path.dirname(self._path)) as file:
+                os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
+        except (OSError, AttributeError) as exc:
+            # Any other reason, such as a folder that may not be written, is left to the write.
+            if isinstance(exc, OSError) and exc.errno in _FULL:
+                raise StoreUnavailable(f"the disk of the store is full: {exc.strerror}") from exc
 
     def identity(self) -> object:
         """Return the identity of the file at the path; None if there is none."""

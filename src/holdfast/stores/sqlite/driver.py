@@ -119,10 +119,12 @@ class SqliteDriver(SqlDriver):
         writer: Executor,
         reader: Executor | None = None,
         identity: Callable[[], object] = lambda: None,
+        check_room: Callable[[], None] = lambda: None,
         is_in_memory: bool = False,
         pace: DiskLatencyGate | None = None,
     ) -> None:
         self.clock = clock
+        self._check_room = check_room
         self._writer = writer
         self._reader = reader or writer
         self._write_link = ManagedConnection(connect, identity, is_only_copy=is_in_memory)
@@ -226,6 +228,10 @@ class SqliteDriver(SqlDriver):
                 if result is not None:
                     return result[0]
         return await self.read(query)
+
+    async def check_room(self) -> None:
+        """Raise if the disk has no room for a turn; not on the event loop, which it may stall."""
+        await asyncio.to_thread(self._check_room)
 
     async def has_news(self) -> bool:
         """Whether another connection than our writer's has committed since the last call."""
