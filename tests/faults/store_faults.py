@@ -110,6 +110,13 @@ DISK = (
 
 FILTERS = (
     Fault(
+        "a cursor of the feed may be the place of another tenant's event",
+        f"{STORES}/sql/statements.py",
+        '"and exists (select 1 from sessions s where s.no = l.session and s.tenant = ?1)"',
+        '"and exists (select 1 from sessions s where s.no = l.session and ?1 = ?1)"',
+        ("tests/unit/http/test_feed_cursors.py",),
+    ),
+    Fault(
         "the turn id of a client is every tenant's",
         "src/holdfast/core/ids.py",
         'f"{tenant}\\0{conversation}\\0{client_turn_id}"',

@@ -96,6 +96,42 @@ async def test_another_tenant_finds_nothing(tmp_path: Path) -> None:
         assert reply.json()["data"] == []
 
 
+async def test_a_hit_says_nothing_about_what_others_said(tmp_path: Path) -> None:
+    keys = (
+        AccessKey(key_env="A", tenant="ours", key="hf_ours-key-long-enough"),
+        AccessKey(key_env="B", tenant="theirs", key="hf_theirs-key-long-enough"),
+    )
+    settings, theirs = at(tmp_path, keys=keys), "hf_theirs-key-long-enough"
+    async with running(settings, "hf_ours-key-long-enough") as client:
+        for number in range(3):
+            await say(client, f"needle {number}")
+            busy = {"model": "m", "input": "needle of others"}
+            headers = {"Authorization": f"Bearer {theirs}"}
+            await client.post("/v1/responses", json=busy, headers=headers)
+        await until_found(client, q='"needle 2"')
+        hits = await search(client, q="needle", role="user")
+        assert [hit["id"] for hit in hits] == [
+            f"hit_{hit['session_id']}:{hit['seq']}" for hit in hits
+        ]
+        paged = await search(client, q="needle", role="user", limit=1)
+        while len(paged) < 3:
+            after = paged[-1]["id"]
+            paged += await search(client, q="needle", role="user", limit=1, after=after)
+        assert paged == hits
+        found: dict[str, list[Any]] = {"200": [], "400": []}
+        for place in range(40):
+            # Numbers, as ids of hits were before: only those of the caller's own items are known.
+            query = {"q": "needle", "role": "user", "after": f"hit_{place}"}
+            reply = await client.get("/v1/search", params=query)
+            error = reply.json().get("error", {})
+            found[str(reply.status_code)].append(error.get("message", "").replace(str(place), ""))
+        assert len(set(found["400"])) == 1
+        assert len(found["200"]) == 6, "what we have said, and what we were answered"
+        foreign = hits[0]["id"].replace("hit_ses_", "hit_ses_0")
+        reply = await client.get("/v1/search", params={"q": "needle", "after": foreign})
+        assert reply.status_code == 400
+
+
 async def test_sessions_can_be_listed_by_activity(tmp_path: Path) -> None:
     async with running(at(tmp_path)) as client:
         for key in ("a", "b", "a"):

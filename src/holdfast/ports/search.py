@@ -66,6 +66,14 @@ class SearchIndex(Protocol):
         """
         ...
 
+    async def hit_place(self, tenant: Tenant, session_id: SessionId, seq: int) -> int | None:
+        """Return the place of an item; None if the tenant has no such item."""
+        ...
+
+    async def own_hit(self, tenant: Tenant, place: int) -> int | None:
+        """Return a place if it is that of an item of this tenant, else None."""
+        ...
+
     async def read_backlog(self, worker: WorkerId, limit: int) -> IndexLog | None:
         """Return the command that indexes the next entries, or None if all are indexed."""
         ...

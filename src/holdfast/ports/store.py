@@ -381,6 +381,19 @@ class FeedReader(Protocol):
         """
         ...
 
+    async def event_place(
+        self, tenant: Tenant, session_id: SessionId, number: int
+    ) -> FeedPlace | None:
+        """Return the position of a session's event; None if the tenant has no such event.
+
+        Erased sessions keep the positions of their events.
+        """
+        ...
+
+    async def own_place(self, tenant: Tenant, place: FeedPlace) -> FeedPlace | None:
+        """Return a position if it is that of an event of this tenant, else None."""
+        ...
+
     async def log_end(self) -> FeedPlace:
         """Return a position after every event that `feed` can return now, of any tenant.
 

@@ -186,6 +186,36 @@ class SearchContract:
             after = page.hits[-1].place
         assert texts == [f"page {number}" for number in reversed(range(7))]
 
+    async def test_the_place_of_a_hit_is_found_by_its_item(self, caller: StoreClient) -> None:
+        stranger = Tenant("stranger")
+        for number in range(3):
+            await caller.append(f"apple {number}", f"pear {number}", key="k")
+        await index(caller)
+        places, own = caller.store.search.hit_place, caller.store.search.own_hit
+        for hit in (await search(caller, "apple")).hits:
+            assert await places(caller.tenant, hit.session_id, hit.seq) == hit.place
+            assert await places(stranger, hit.session_id, hit.seq) is None
+            assert await places(caller.tenant, hit.session_id, 7) is None
+            assert await own(caller.tenant, hit.place) == hit.place
+            assert await own(stranger, hit.place) is None
+        assert await own(caller.tenant, 1_000_000) is None
+
+    async def test_a_list_continues_after_an_item_that_was_erased_since(
+        self, caller: StoreClient
+    ) -> None:
+        session = (await caller.append(*(f"apple {n}" for n in range(4)), key="k")).session
+        await index(caller)
+        page = await search(caller, "apple", limit=2)
+        last = page.hits[-1]
+        erased = Hide(
+            tenant=caller.tenant, session_id=session.id, from_seq=last.seq, to_seq=last.seq,
+            erase=True,
+        )  # fmt: skip
+        await caller.submit(erased)
+        place = await caller.store.search.hit_place(caller.tenant, last.session_id, last.seq)
+        rest = await search(caller, "apple", after=place)
+        assert [hit.snippet for hit in rest.hits] == ["apple 1", "apple 0"]
+
     async def test_all_generations_are_found(self, caller: StoreClient) -> None:
         session = (await caller.append("before the reset", key="k")).session
         new_id = SessionId(caller.ids.new("ses"))

@@ -24,7 +24,7 @@ LATEST = "latest"
 MAX_NUMBER = 2**63 - 1
 MAX_FEEDS_PER_TENANT = 128
 """Open feeds of one tenant; the process has at most 512."""
-_CURSOR = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
+_POSITION = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -54,8 +54,27 @@ class EventsApi:
         if cursor == LATEST:
             after = await self._gateway.read.log_end()
         else:
-            after = parse_cursor(cursor)
+            after = await self._place(request.tenant, cursor)
         return self._reply(request.tenant, self._all_events(request.tenant, after))
+
+    async def _place(self, tenant: Tenant, cursor: str) -> FeedPlace:
+        """Return the position that a cursor names; 0 is the beginning.
+
+        Positions count what all tenants did, so a cursor names an event of its tenant. Earlier
+        versions sent positions: those of the tenant's own events are still accepted.
+        """
+        if cursor == "0":
+            return FeedPlace()
+        read, place = self._gateway.read, None
+        name, _, number = cursor.rpartition(":")
+        position = _POSITION.fullmatch(cursor)
+        if name:
+            place = await read.event_place(tenant, SessionId(name), parse_event_number(number))
+        elif position is not None and max(int(position[1]), int(position[2])) <= MAX_NUMBER:
+            place = await read.own_place(tenant, FeedPlace(int(position[1]), int(position[2])))
+        if place is None:
+            raise UnknownCursor(f"after: {cursor[:64]!r} is not the id of an event of this feed")
+        return place
 
     async def of_session(self, request: Request) -> AnyReply:
         """Stream the events of one session until it is erased."""
@@ -92,7 +111,7 @@ class EventsApi:
         batches = self._feed.follow(tenant, after, quiet_seconds=self._keep_alive_seconds)
         async with aclosing(batches):
             async for batch in batches:
-                chunks = [as_sse(entry.event, format_cursor(entry.place)) for entry in batch]
+                chunks = [as_sse(entry.event, format_cursor(entry.event)) for entry in batch]
                 yield b"".join(chunks) or KEEP_ALIVE
 
     async def _session_events(
@@ -119,19 +138,9 @@ def parse_event_number(raw: str) -> int:
     return int(raw)
 
 
-def parse_cursor(raw: str) -> FeedPlace:
-    """Parse a cursor of the global feed; 0 is the beginning."""
-    if raw == "0":
-        return FeedPlace()
-    match = _CURSOR.fullmatch(raw)
-    if match is None or max(int(match[1]), int(match[2])) > MAX_NUMBER:
-        raise UnknownCursor(f"after: {raw[:64]!r} is not the id of an event of this feed")
-    return FeedPlace(int(match[1]), int(match[2]))
-
-
-def format_cursor(place: FeedPlace) -> str:
-    """Return a position as the cursor of the global feed."""
-    return f"{place.txid}-{place.position}"
+def format_cursor(event: Event) -> str:
+    """Return the cursor of the global feed behind an event."""
+    return f"{event.session_id}:{event.no}"
 
 
 def event_value(event: Event, cursor: str) -> dict[str, Any]:

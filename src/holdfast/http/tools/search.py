@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from holdfast.core.errors import InvalidInput, NotFound
-from holdfast.core.ids import read_key, session_of_name
+from holdfast.core.ids import SessionId, Tenant, read_key, session_of_name
 from holdfast.core.search.item_text import ROLES
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.http.request.pagination import UnknownCursor, read_flag, read_limit
@@ -27,6 +27,25 @@ class SearchApi:
         self._gateway = gateway
         self._is_on = is_on
 
+    async def _place(self, tenant: Tenant, after: str | None) -> int | None:
+        """Return the place of the hit that a list continues after.
+
+        Places count the items of all tenants, so the id of a hit names an item of its tenant.
+        Earlier versions sent places: those of the tenant's own items are still accepted.
+        """
+        if after is None:
+            return None
+        index, place = self._gateway.store.search, None
+        name, _, number = after.removeprefix("hit_").rpartition(":")
+        at = _number(number)
+        if at is not None and name:
+            place = await index.hit_place(tenant, SessionId(name), at)
+        elif at is not None:
+            place = await index.own_hit(tenant, at)
+        if place is None:
+            raise UnknownCursor(f"after: there is no hit {after[:256]!r}")
+        return place
+
     async def search(self, request: Request) -> AnyReply:
         """Return items that have the words of `q`, with highlighted snippets."""
         if not self._is_on:
@@ -47,7 +66,7 @@ class SearchApi:
                 until=_read_time(query, "until"),
                 include_hidden=read_flag(query, "include_hidden"),
                 limit=read_limit(query),
-                after=_read_cursor(query.get("after")),
+                after=await self._place(request.tenant, query.get("after")),
             ),
         )
         hits = [hit_value(hit) for hit in page.hits]
@@ -63,10 +82,15 @@ class SearchApi:
         )
 
 
+def _number(text: str) -> int | None:
+    is_number = text.isascii() and text.isdecimal() and len(text) < 19
+    return int(text) if is_number else None
+
+
 def hit_value(hit: SearchHit) -> dict[str, Any]:
     """Return a hit as JSON."""
     return {
-        "id": f"hit_{hit.place}",
+        "id": f"hit_{hit.session_id}:{hit.seq}",
         "object": "search.hit",
         "session_id": hit.session_id,
         "key": hit.key,
@@ -110,12 +134,3 @@ def _read_time(query: dict[str, str], name: str) -> float | None:
             param=name,
         ) from None
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
-
-
-def _read_cursor(after: str | None) -> int | None:
-    if after is None:
-        return None
-    number = after.removeprefix("hit_")
-    if not (number.isascii() and number.isdecimal() and len(number) < 19):
-        raise UnknownCursor(f"after: there is no hit {after!r}")
-    return int(number)

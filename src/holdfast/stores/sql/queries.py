@@ -382,6 +382,27 @@ def feed(tenant: Tenant, after: FeedPlace, limit: int) -> Plan[list[PlacedEvent]
     return placed[:limit]
 
 
+def event_place(tenant: Tenant, session_id: SessionId, number: int) -> Plan[FeedPlace | None]:
+    """Return the place of an event in its tenant's feed, also of an erased session."""
+    owner = yield from find_session(session_id)
+    if owner is None or owner.tenant != tenant or not 1 <= number <= owner.event_no:
+        return None
+    n = yield from find_number(owner, "events", number)
+    row = yield from one(sql.ENTRY_PLACE, session_no(session_id), n)
+    if row is None:
+        return None
+    return FeedPlace(row[0], row[1] * EVENTS_PER_ENTRY + number - row[2])
+
+
+def own_place(tenant: Tenant, place: FeedPlace) -> Plan[FeedPlace | None]:
+    """Return a place of a tenant's feed if it is exactly that of an event of the tenant."""
+    pos, index = divmod(place.position, EVENTS_PER_ENTRY)
+    row = yield from one(sql.OWN_ENTRY, tenant, pos)
+    if row is None or not 1 <= index <= row[1]:
+        return None
+    return FeedPlace(row[0], place.position)
+
+
 def log_end() -> Plan[FeedPlace]:
     """Return the place after every fact that can be read now."""
     row = yield from one(sql.LOG_END)

@@ -420,6 +420,18 @@ LOG_END = Statement(
     postgres=f"select l.txid, l.pos from log l where true {_SETTLED}"
     "order by l.txid desc, l.pos desc limit 1",
 )
+# Where an entry of a session is in the feed, and how many events the session had before it.
+_BEFORE = "coalesce((select b.events from log b where b.session = l.session and b.n = l.n - 1), 0)"
+ENTRY_PLACE = Statement(
+    "entry_place",
+    f"select l.txid, l.pos, {_BEFORE} from log l where l.session = ?1 and l.n = ?2",
+)
+# The entry at a position, if it is a tenant's, and how many events it has.
+OWN_ENTRY = Statement(
+    "own_entry",
+    f"select l.txid, l.events - {_BEFORE} from log l where l.pos = ?2 "
+    "and exists (select 1 from sessions s where s.no = l.session and s.tenant = ?1)",
+)
 ADD_IDEMPOTENCY = insert("add_idempotency", "idempotency", IdempotencyRow)
 IDEMPOTENCY_BY_KEY = Statement(
     "idempotency_by_key",

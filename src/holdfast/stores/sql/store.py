@@ -171,6 +171,8 @@ class SqlReader(SnapshotReader):
     events = reading(queries.events)
     feed = reading(queries.feed)
     log_end = reading(queries.log_end, is_short=True)
+    event_place = reading(queries.event_place, is_short=True)
+    own_place = reading(queries.own_place, is_short=True)
 
     async def session(
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None

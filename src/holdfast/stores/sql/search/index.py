@@ -20,7 +20,7 @@ from holdfast.core.search.query import Phrase, parse_query, snippet
 from holdfast.core.transaction.commands import IndexLog
 from holdfast.ports.search import MAX_HITS, SearchHit, SearchPage, SearchQuery
 from holdfast.stores.sql.entries import read_items, read_records, read_session, session_no
-from holdfast.stores.sql.lookups import session_row
+from holdfast.stores.sql.lookups import find_number, find_session, session_row
 from holdfast.stores.sql.plan import Plan, QueryRunner, every, one
 from holdfast.stores.sql.search import follower
 from holdfast.stores.sql.search import statements as sql
@@ -37,6 +37,7 @@ from holdfast.stores.sql.search.terms import (
     role_term,
     tenant_term,
 )
+from holdfast.stores.sql.statements import COUNTS, ENTRY_PLACE
 
 COUNTED_BLOCKS = 4
 """How many of the newest blocks are used to count the matches of a term."""
@@ -73,6 +74,15 @@ class SqlSearchIndex:
         phrases = parse_query(query.text)
         return await self._run(lambda _: _Search(tenant, query, phrases, self._stages).page())
 
+    async def hit_place(self, tenant: Tenant, session_id: SessionId, seq: int) -> int | None:
+        """Return the place of an item, or None if the tenant has no such item."""
+        return await self._run_inline(lambda _: _hit_place(tenant, session_id, seq))
+
+    async def own_hit(self, tenant: Tenant, place: int) -> int | None:
+        """Return a place if it is that of an item of this tenant."""
+        row = await self._run_inline(lambda _: one(sql.OWN_HIT, tenant, place))
+        return row[0] if row is not None else None
+
     async def read_backlog(self, worker: WorkerId, limit: int) -> IndexLog | None:
         """Return the command that indexes the next entries."""
         batch = follower.BacklogBatch(limit)
@@ -94,6 +104,20 @@ class SqlSearchIndex:
     async def backlog(self) -> int:
         """Return how many positions of the log are not indexed yet."""
         return await self._run(lambda _: follower.count_backlog())
+
+
+def _hit_place(tenant: Tenant, session_id: SessionId, seq: int) -> Plan[int | None]:
+    owner = yield from find_session(session_id)
+    if owner is None or owner.tenant != tenant or not owner.parent_seq < seq <= owner.head_seq:
+        return None
+    n = yield from find_number(owner, "seq", seq)
+    entry = yield from one(ENTRY_PLACE, session_no(session_id), n)
+    counts = yield from one(COUNTS, session_no(session_id), n)
+    if entry is None or counts is None:
+        return None
+    row = yield from one(sql.HIT_PLACE, entry[1], counts[0] - seq)
+    # An item may have been removed from the index since: a list goes on with the ones before it.
+    return row[0] + row[1] if row is not None else 0
 
 
 class _Match(msgspec.Struct, frozen=True):

@@ -63,6 +63,18 @@ SAVE_BLOCK = Statement(
     _TIMES.format(least="min", greatest="max"),
     postgres=_TIMES.format(least="least", greatest="greatest"),
 )
+# Where an item of an entry is in the index: at the first number, or, if it is not there, behind it.
+HIT_PLACE = Statement(
+    "hit_place",
+    "select id, case when pos = ?1 and back = ?2 then 0 else 1 end from search_items "
+    "where pos <= ?1 and (pos < ?1 or back >= ?2) order by pos desc, back limit 1",
+)
+# An item of the index, if it is a tenant's.
+OWN_HIT = Statement(
+    "own_hit",
+    "select i.id from search_items i join log l on l.pos = i.pos join sessions s "
+    "on s.no = l.session where i.id = ?2 and s.tenant = ?1",
+)
 # Items of a session with these numbers, in a range of entries.
 REMOVE_ITEMS = Statement(
     "remove_search_items",
