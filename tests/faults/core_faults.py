@@ -502,10 +502,31 @@ PROJECTION = (
         ("tests/tools/test_tool_loop.py",),
     ),
     Fault(
+        "text behind calls is sent behind their outputs",
+        f"{CORE}/projection/project.py",
+        "return index not in self._log.behind_gaps and _is_models(self._log.listed[index])",
+        "return False",
+        ("tests/unit/core/projection/test_project.py",),
+    ),
+    Fault(
+        "a late output changes what a model has answered",
+        f"{CORE}/projection/project.py",
+        "if place is not None and needs_output and any(map(_is_models, listed[end:place])):",
+        "if False:",
+        ("tests/unit/core/projection/test_project.py", "tests/properties/test_projection.py"),
+    ),
+    Fault(
+        "text behind calls is not recognised in front of them",
+        f"{CORE}/history/diff.py",
+        "            _put_text_first(ordered, first, last, texts, users)\n",
+        "            pass\n",
+        ("tests/integration/test_text_behind_calls.py",),
+    ),
+    Fault(
         "a call without its output is shown alone",
         f"{CORE}/projection/project.py",
-        "        elif call.kind in OUTPUT_OF:\n",
-        "        elif call.kind == '':\n",
+        "            elif needs_output:\n",
+        "            elif call.kind == '':\n",
         ("tests/unit/core/projection/test_project.py", "tests/properties/test_valid_requests.py"),
     ),
     Fault(
@@ -518,8 +539,8 @@ PROJECTION = (
     Fault(
         "reasoning is shown without the item that it led to",
         f"{CORE}/projection/project.py",
-        "            if leads_to is None:\n                continue\n",
-        "            if leads_to is None:\n                leads_to = item\n",
+        "is_shown, stays = leads_to is not None, leads_to is None or bool(leads_to.call_id)",
+        "is_shown, stays = True, leads_to is None or bool(leads_to.call_id)",
         ("tests/unit/core/projection/test_project.py", "tests/properties/test_valid_requests.py"),
     ),
     Fault(

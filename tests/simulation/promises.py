@@ -378,12 +378,17 @@ def nobody_elses(story: Story) -> Breaches:
             continue
         lineage = {item.body for item in image.log(session)}
         call_ids = {item.call_id for item in image.log(session) if "gateway_" in item.kind}
+        outputs = {
+            msgspec.json.decode(item.body)["output"]
+            for item in image.log(session)
+            if item.kind == "function_call_output"
+        }
         for body in call.context:
             text = text_of(body)
             strangers = [name for name in TENANTS if name != session.tenant]
             if any(f"{name}|" in body.decode() for name in strangers):
                 yield f"I10 {call.run_id} of {session.tenant} was shown {text!r}"
-            if _is_tool_step(body, call_ids):
+            if _is_tool_step(body, call_ids) or _late_output(text) in outputs:
                 continue
             if not any(made in body for made in MADE_UP) and body not in lineage:
                 yield f"I10 {call.run_id} was shown what {session.id} does not hold: {text!r}"
@@ -392,6 +397,12 @@ def nobody_elses(story: Story) -> Breaches:
             "lost", "session_not_found", "turn_not_found", "store_unavailable",
         ):  # fmt: skip
             yield f"I10 {heard.op.id} {heard.part} was answered {heard.error or heard.answer}"
+
+
+def _late_output(text: str) -> str | None:
+    """Return the output that a text tells, if it tells one that came late."""
+    head, _, output = text.partition("\n")
+    return output if head.endswith("which came late]") else None
 
 
 def _is_tool_step(body: bytes, call_ids: set[str | None]) -> bool:

@@ -50,6 +50,44 @@ async def test_a_chat_client_repeats_what_it_was_shown(*, is_stream: bool) -> No
     assert log.count("look here") == log.count("Looking.") - 1 == 1
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("behind", ["\n", "Moment."])
+@pytest.mark.parametrize("before", [[], [said("Looking.")]], ids=["", "before"])
+async def test_text_behind_a_call_stays_in_front_of_its_output_and_is_recognised(
+    before: list[Item], behind: str, *, is_stream: bool
+) -> None:
+    def script(items: list[Item]) -> list[Item]:
+        if items[-1].get("type") == "function_call_output":
+            return [said("Found.")]
+        if "look" in str(items[-1].get("content")):
+            return [*before, called("desk__echo", f"c{len(items)}"), said(behind)]
+        return [said("Fine.")]
+
+    model = ScriptedModel(script)
+    messages: list[Item] = []
+    expected: list[str] = []
+    async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:
+        for text in ("look here", "thanks", "look there", "bye"):
+            messages.append({"role": "user", "content": text})
+            reply = await gateway.chat(messages, tools=[SERVER], stream=is_stream)
+            messages.append({"role": "assistant", "content": chat_text(reply)})
+            expected.append(text)
+            if "look" in text:
+                expected += [
+                    *(["Looking."] if before else []),
+                    "desk__echo()",
+                    behind,
+                    "={}",
+                    "Found.",
+                ]
+            else:
+                expected.append("Fine.")
+        log = await gateway.log(view="log")
+    assert messages[1]["content"].endswith("Found.")
+    assert model.shown[-1] == expected[:-1]
+    assert log.count("look here") == log.count("look there") == 1
+
+
 async def test_an_edit_hides_the_calls_together_with_their_turn() -> None:
     model = _model()
     async with open_gateway(model, toolbox=lambda _: RecordingTools()) as gateway:

@@ -10,6 +10,7 @@ from websockets.asyncio.client import connect
 from holdfast.core.decisions.api_keys import hash_key
 from holdfast.core.errors import ProviderFailure
 from holdfast.core.ids import Tenant
+from holdfast.core.model.synthetic_outputs import INTERRUPTED
 from holdfast.core.transaction.commands import AddApiKey, RevokeApiKey
 from holdfast.engine.settings import ContextSettings, StreamSettings
 from tests.in_process import (
@@ -340,7 +341,7 @@ HERE = {"type": "function_call_output", "call_id": "c1", "output": "here"}
 
 
 @pytest.mark.parametrize("generates", [False, True])
-async def test_a_late_output_takes_the_place_of_a_synthetic_one_in_a_cached_response(
+async def test_a_late_output_takes_the_place_of_a_synthetic_one_that_no_model_has_answered(
     *, generates: bool
 ) -> None:
     async with open_gateway(_caller()) as gateway, connected(gateway) as client:
@@ -350,8 +351,11 @@ async def test_a_late_output_takes_the_place_of_a_synthetic_one_in_a_cached_resp
         client.create([HERE], store=False, previous_response_id=second["id"])
         last = (await client.response())[-1]
         assert last["type"] == "response.completed", last
-        answer = ["re:wait"] if generates else []
-        assert gateway.model.shown[-1] == ["look", "look()", "=here", "wait", *answer]
+        late = "[Output of the tool call c1 (look), which came late]\nhere"
+        shown = ["look", "look()", "=here", "wait"]
+        if generates:
+            shown = ["look", "look()", f"={INTERRUPTED}", "wait", "re:wait", late]
+        assert gateway.model.shown[-1] == shown
 
 
 @pytest.mark.parametrize("generates", [False, True])
@@ -369,6 +373,8 @@ async def test_a_session_stores_no_synthetic_output_of_a_cached_response(
         client.create([HERE], store=False, previous_response_id=second["id"])
         last = (await client.response())[-1]
         assert last["type"] == "response.completed", last
-        assert gateway.model.shown[-1][:3] == ["look", "look()", "=here"]
-        assert "=here" in await gateway.log()
+        output = INTERRUPTED if generates else "here"
+        assert gateway.model.shown[-1][:3] == ["look", "look()", f"={output}"]
+        assert gateway.model.shown[-1][-1].endswith("here" if generates else "wait")
+        assert (await gateway.log()).count("=here") == 1
         assert not any("interrupted" in text for text in await gateway.log())

@@ -24,6 +24,10 @@ def _script(items: list[Item]) -> list[Item]:
     return [said(f"seen {len(items)}")]
 
 
+def _refuse(_: list[Item]) -> list[Item]:
+    raise ProviderFailure("no", failure_class="terminal", status=400)
+
+
 def _out(call_id: str, output: str) -> Item:
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
@@ -75,19 +79,35 @@ async def test_a_fork_of_a_session_that_waits_for_a_tool_has_the_call() -> None:
             assert gateway.model.shown[-1] == ["one", "look()", f"=for {session}"]
 
 
+def _late(call_id: str, output: str) -> str:
+    return f"[Output of the tool call {call_id} (look), which came late]\n{output}"
+
+
 @pytest.mark.parametrize("is_chat", [False, True], ids=["responses", "chat"])
-async def test_a_late_output_follows_its_call(is_chat: bool) -> None:
+async def test_a_late_output_is_told_behind_what_the_model_was_sent(is_chat: bool) -> None:
     async with open_gateway(ScriptedModel(_script), lanes=NO_WAIT) as gateway:
         await gateway.respond("one")
         await gateway.respond("another matter")
+        sent = gateway.model.shown[-1]
         if is_chat:
             await gateway.chat([{"role": "tool", "tool_call_id": "c1", "content": "here"}])
         else:
             await gateway.respond([_out("c1", "here")])
-        assert gateway.model.shown[-1] == ["one", "look()", "=here", "another matter", "seen 4"]
+        assert sent == ["one", "look()", f"={INTERRUPTED}", "another matter"]
+        assert gateway.model.shown[-1] == [*sent, "seen 4", _late("c1", "here")]
         assert await gateway.log() == [
-            "one", "look()", "another matter", "seen 4", "=here", "seen 5",
+            "one", "look()", "another matter", "seen 4", "=here", "seen 6",
         ]  # fmt: skip
+
+
+async def test_a_late_output_is_shown_at_its_call_while_no_model_has_answered() -> None:
+    async with open_gateway(ScriptedModel(_script), lanes=NO_WAIT) as gateway:
+        await gateway.respond("one")
+        script, gateway.model.script = gateway.model.script, _refuse
+        await gateway.respond("another matter")
+        gateway.model.script = script
+        await gateway.respond([_out("c1", "here")])
+        assert gateway.model.shown[-1] == ["one", "look()", "=here", "another matter"]
 
 
 async def test_parallel_calls_answered_one_by_one_lose_nothing() -> None:
@@ -95,8 +115,9 @@ async def test_parallel_calls_answered_one_by_one_lose_nothing() -> None:
         await gateway.respond("both")
         await gateway.respond([_out("c1", "A")])
         await gateway.respond([_out("c2", "B")])
-        assert gateway.model.shown[-1][:5] == ["both", "look()", "look()", "=A", "=B"]
-        assert (await gateway.log())[:4] == ["both", "look()", "look()", "=A"]
+        sent = ["both", "look()", "look()", "=A", f"={INTERRUPTED}"]
+        assert gateway.model.shown[-1] == [*sent, "seen 5", _late("c2", "B")]
+        assert (await gateway.log())[:6] == ["both", "look()", "look()", "=A", "seen 5", "=B"]
 
 
 @pytest.mark.parametrize("way", ["responses", "chat", "parent"])
@@ -116,9 +137,9 @@ async def test_some_of_several_outputs_continue_the_turn_and_the_rest_may_follow
                 reply = await gateway.respond([_out(call_id, output)])
             assert reply.status_code == 200, reply.text
         first, second = gateway.model.shown[1:]
-    # The client goes on without the second output: its call has a synthetic one until then.
+    # The client goes on without the second output: its call has a synthetic one, which stays.
     assert first == ["both", "look()", "look()", "=A", f"={INTERRUPTED}"]
-    assert second == ["both", "look()", "look()", "=A", "=B", "seen 5"]
+    assert second == [*first, "seen 5", _late("c2", "B")]
 
 
 @pytest.mark.parametrize("lanes", [NO_WAIT, None], ids=["ended", "waiting"])
@@ -189,17 +210,13 @@ async def test_a_known_output_may_be_sent_together_with_a_new_one() -> None:
         await gateway.respond([_out("c1", "A")])
         await gateway.respond([_out("c1", "A"), _out("c2", "B")])
         assert (await gateway.log(view="log")).count("=A") == 1
-        assert gateway.model.shown[-1][:5] == ["both", "look()", "look()", "=A", "=B"]
+        assert gateway.model.shown[-1][-1] == _late("c2", "B")
 
 
 async def test_an_output_whose_turn_failed_is_tried_again_and_not_stored_again() -> None:
     async with open_gateway(ScriptedModel(_script)) as gateway:
         await gateway.respond("one")
-
-        def refuse(_: list[Item]) -> list[Item]:
-            raise ProviderFailure("no", failure_class="terminal", status=400)
-
-        gateway.model.script = refuse
+        gateway.model.script = _refuse
         assert (await gateway.respond([_out("c1", "A")])).status_code == 400
         gateway.model.script = _script
         assert (await gateway.respond([_out("c1", "A")])).status_code == 200

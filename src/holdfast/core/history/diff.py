@@ -6,18 +6,20 @@ items that it hides stay readable.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.errors import InvalidInput
-from holdfast.core.model.gateway_items import ATTACHMENT, CALL, WORDS
-from holdfast.core.model.items import OUTPUT_SUFFIX
-from holdfast.core.model.synthetic_outputs import OUTPUT_KINDS
+from holdfast.core.model.gateway_items import ATTACHMENT, CALL, COMPLETION, WORDS
+from holdfast.core.model.items import OUTPUT_SUFFIX, message
+from holdfast.core.model.synthetic_outputs import OUTPUT_KINDS, OUTPUT_OF
 
 NO_FINGERPRINT = b""
 ASSISTANT = "assistant"
+BLANK_ANSWER = message(ASSISTANT, "").fingerprint
+"""The fingerprint of an assistant's message of white space, which many clients drop."""
 CALL_SUFFIX = "_call"
 OTHER_MODEL_KINDS = frozenset({"mcp_approval_request", "compaction"})
 """Kinds, other than calls, that only a model's server creates."""
@@ -443,25 +445,100 @@ def mark_unshown(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> Sequence[
     """Return the log, with the entries marked that a client's history may lack.
 
     A Chat client gets only the final answer of a turn, or all of its texts as one message.
-    These are the text before a call, words that stand for several items, the message that such
-    words repeat, and messages that joined a turn.
+    These are the text around a call, words that stand for several items, the message that such
+    words repeat, and messages that joined a turn. Text behind calls is moved in front of them if
+    the client has it there.
     """
     is_joined, kinds = {entry.is_joined for entry in log}, {entry.kind for entry in log}
     if True not in is_joined and kinds.isdisjoint(_UNSEEN_KINDS):
-        return log
-    users = {item.fingerprint for item in sent if item.kind == "message" and item.role != ASSISTANT}
+        return log if kinds.isdisjoint(OUTPUT_OF) else _with_text_first(log, sent)
+    users = _users_prints(sent)
     marked: list[LogEntry] = []
-    is_before = False
+    is_before = is_behind = False
     for entry in reversed(log):
         if entry.kind in (CALL, WORDS):
-            is_before = True
+            is_before, is_behind = True, False
+        is_behind = is_behind or entry.kind == COMPLETION
         is_text = entry.kind == "message" and entry.fingerprint not in users
         is_lacking = entry.is_joined or entry.kind in (WORDS, ATTACHMENT)
-        if is_lacking or (is_text and is_before):
+        if is_lacking or (is_text and (is_before or is_behind)):
             marked.append(replace(entry, is_unshown=True))
         else:
             marked.append(entry)
         if entry.kind == "message":
             is_before = False
     marked.reverse()
-    return marked
+    return _with_text_first(marked, sent)
+
+
+def _users_prints(sent: Sequence[SentItem]) -> set[bytes]:
+    return {item.fingerprint for item in sent if item.kind == "message" and item.role != ASSISTANT}
+
+
+def _with_text_first(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> Sequence[LogEntry]:
+    """Return the log, with the text of an answer in front of its calls where the client has it.
+
+    Calls and text of one answer are one Chat message, whatever came first. Text that is blank may
+    be missing. An answer of several texts has words that stand for all of them.
+    """
+    ordered = [
+        replace(entry, is_unshown=True)
+        if entry.fingerprint == BLANK_ANSWER and _is_beside_call(log, place)
+        else entry
+        for place, entry in enumerate(log)
+    ]
+    users = _users_prints(sent)
+    compared = [item for item in sent if item.fingerprint]
+    texts = {
+        (one.fingerprint, other.fingerprint)
+        for one, other in pairwise(compared)
+        if one.role == ASSISTANT and other.kind in OUTPUT_OF
+    }
+    first = 0
+    while first < len(ordered):
+        last = _end_of_answer(ordered, first)
+        if last > first + 1:
+            _put_text_first(ordered, first, last, texts, users)
+        first = max(last, first + 1)
+    return ordered
+
+
+def _is_beside_call(log: Sequence[LogEntry], place: int) -> bool:
+    return any(entry.kind in OUTPUT_OF for entry in log[max(place - 1, 0) : place + 2])
+
+
+def _end_of_answer(log: Sequence[LogEntry], first: int) -> int:
+    """Return where the calls from `first` on, and the messages behind them, end."""
+    if log[first].kind not in OUTPUT_OF:
+        return first
+    last = first
+    while last < len(log) and (log[last].kind in OUTPUT_OF or log[last].kind in ("message", WORDS)):
+        last += 1
+    return last
+
+
+def _put_text_first(
+    log: list[LogEntry], first: int, last: int, texts: set[tuple[bytes, bytes]], users: set[bytes]
+) -> None:
+    """Move the text behind a call in front of it, and mark what a client's history may lack."""
+    call = log[first].fingerprint
+    for place in range(first + 1, last):
+        entry = log[place]
+        if entry.kind in OUTPUT_OF or (entry.fingerprint, call) not in texts:
+            continue
+        if entry.kind == WORDS:
+            start = first - (first > 0 and _is_text(log[first - 1], users))
+            for other in range(start, place):
+                if _is_text(log[other], users):
+                    log[other] = replace(log[other], is_unshown=True)
+        seqs = [each.seq for each in log[first : place + 1]]
+        moved = [entry, *log[first:place]]
+        # A match that ends at the last call covers the text too.
+        log[first : place + 1] = [
+            replace(each, seq=seq) for each, seq in zip(moved, seqs, strict=True)
+        ]
+        return
+
+
+def _is_text(entry: LogEntry, users: set[bytes]) -> bool:
+    return entry.kind == "message" and entry.fingerprint not in users

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from holdfast.core.history.diff import ASSISTANT, SentItem
+from holdfast.core.history.diff import ASSISTANT, BLANK_ANSWER, SentItem
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.model.items import OUTPUT_SUFFIX
 
@@ -54,6 +54,19 @@ def extend_hash(history_hash: bytes, steps: Iterable[Step]) -> bytes:
     return history_hash
 
 
+def in_one_order(items: Sequence[SentItem]) -> list[int]:
+    """Return the indexes of an answer's items: its text, then its calls.
+
+    Clients of Chat have text and calls in one message, so their order says nothing. Blank text,
+    which many of them drop, is left out beside calls.
+    """
+    texts = [at for at, item in enumerate(items) if item.kind == "message"]
+    if len(texts) in (0, len(items)):
+        return list(range(len(items)))
+    others = [at for at, item in enumerate(items) if item.kind != "message"]
+    return [*(at for at in texts if items[at].fingerprint != BLANK_ANSWER), *others]
+
+
 def history_hashes(
     sent: Sequence[SentItem], call_ids: Sequence[str | None]
 ) -> tuple[bytes, list[PrefixHash]]:
@@ -61,10 +74,18 @@ def history_hashes(
     hashes: list[PrefixHash] = []
     history_hash = EMPTY_HISTORY
     last = len(sent) - 1
+    answer_from = 0
     for index, item in enumerate(sent):
-        history_hash = extend_hash(history_hash, ((item.fingerprint, call_ids[index]),))
-        if index < last and _is_models(item) and not _is_models(sent[index + 1]):
-            hashes.append(PrefixHash(index + 1, history_hash))
+        if not _is_models(item):
+            history_hash = extend_hash(history_hash, ((item.fingerprint, call_ids[index]),))
+            answer_from = index + 1
+        elif index == last or not _is_models(sent[index + 1]):
+            order = in_one_order(sent[answer_from : index + 1])
+            places = [answer_from + at for at in order]
+            steps = [(sent[at].fingerprint, call_ids[at]) for at in places]
+            history_hash = extend_hash(history_hash, steps)
+            if index < last:
+                hashes.append(PrefixHash(index + 1, history_hash))
     return history_hash, hashes
 
 

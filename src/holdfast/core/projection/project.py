@@ -1,11 +1,13 @@
 """Projects a transcript to a valid model request: every call with one output, every output once.
 
-The log is never changed for this. A call that never ended gets a synthetic output; a late output
-replaces it, next to its call. What every server requires is done here; what one kind of server
-requires besides is done by its provider, from the same bytes.
+The log is never changed for this. A call that never ended gets a synthetic output. A late output
+replaces it, next to its call, until a model has answered it: then it stays, and the late output is
+shown as a text where it stands, so that what was sent only grows. What every server requires is
+done here; what one kind of server requires besides is done by its provider, from the same bytes.
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,7 +18,7 @@ from holdfast.core.model.gateway_items import (
     to_function_item,
     unanswered_output,
 )
-from holdfast.core.model.items import OUTPUT_SUFFIX, StoredItem
+from holdfast.core.model.items import OUTPUT_SUFFIX, StoredItem, read_role
 from holdfast.core.model.synthetic_outputs import (
     INTERRUPTED,
     OUTPUT_KINDS,
@@ -24,6 +26,7 @@ from holdfast.core.model.synthetic_outputs import (
     interrupted_output,
 )
 from holdfast.core.projection.call_ids import CallIdAllocator
+from holdfast.core.projection.late_outputs import late_output
 from holdfast.core.projection.normalize import is_valid_message, normalize_item
 from holdfast.core.projection.placeholders import placeholder
 
@@ -96,47 +99,29 @@ def _is_answered(call: StoredItem, covered: Sequence[StoredItem]) -> bool:
 
 def show(items: Iterable[StoredItem], quarantined: Collection[int] = ()) -> list[ProjectedItem]:
     """Return the items of a valid request, each with its place in the log."""
-    gateway_items: list[StoredItem] = []
-    listed = _presentable(items, quarantined, gateway_items)
-    answers = _pair(listed)
-    names = CallIdAllocator()
-    shown: list[ProjectedItem] = []
-    batch: list[int] = []
-    for index, item in enumerate(listed):
-        if batch and not _is_same_turn(listed[batch[-1]], item):
-            # What a model was shown of a turn that ended stays as it was.
-            shown += _answer(listed, batch, answers, names, gateway_items)
-        if item.call_id is not None and _is_output(item):
-            shown += _answer(listed, batch, answers, names, gateway_items)
-            continue
-        if item.call_id:
-            # Parallel calls stay together, and so do their outputs behind them.
-            batch.append(index)
-            shown.append(ProjectedItem(names.of_call(item), item.seq))
-            continue
-        if item.kind == "reasoning":
-            leads_to = _leads_to(listed, index)
-            if leads_to is None:
-                continue
-            if batch and not leads_to.call_id:
-                shown += _answer(listed, batch, answers, names, gateway_items)
-        elif batch:
-            shown += _answer(listed, batch, answers, names, gateway_items)
-        shown.append(ProjectedItem(item.body, item.seq))
-    if batch:
-        shown += _answer(listed, batch, answers, names, gateway_items)
-    return shown
+    return _Projector(_presentable(items, quarantined)).show()
 
 
-def _presentable(
-    items: Iterable[StoredItem], quarantined: Collection[int], gateway_items: list[StoredItem]
-) -> list[StoredItem]:
-    """Drop items without content; replace items that cannot be sent by placeholders.
+class _Presentable(NamedTuple):
+    """The items of a log that can be shown."""
 
-    What the gateway's tools left is added to `gateway_items`.
-    """
+    listed: list[StoredItem]
+    behind_gaps: set[int]
+    """The indexes of items before which something is hidden, or a user said nothing."""
+    gateway_items: list[StoredItem]
+    """What the gateway's tools left."""
+
+
+def _presentable(items: Iterable[StoredItem], quarantined: Collection[int]) -> _Presentable:
+    """Drop items without content; replace items that cannot be sent by placeholders."""
     listed: list[StoredItem] = []
+    behind_gaps: set[int] = set()
+    gateway_items: list[StoredItem] = []
+    last_seq = -1
     for item in items:
+        if item.seq != last_seq + 1:
+            behind_gaps.add(len(listed))
+        last_seq = item.seq
         if item.kind in GATEWAY_KINDS:
             gateway_items.append(item)
             translated = to_function_item(item.body)
@@ -157,20 +142,92 @@ def _presentable(
         if body is not None:
             body = normalize_item(item.kind, body)
         if body is None:
+            if not _is_models(item):
+                behind_gaps.add(len(listed))
             continue
         listed.append(item if body is item.body else msgspec.structs.replace(item, body=body))
-    return listed
+    return _Presentable(listed, behind_gaps, gateway_items)
 
 
-def _pair(listed: Sequence[StoredItem]) -> dict[int, StoredItem]:
-    """Return the output of each call, by the call's index.
+class _Projector:
+    """Shows a log; the calls of one answer stay together, and so do their outputs behind them."""
+
+    def __init__(self, log: _Presentable) -> None:
+        self._log = log
+        self._outputs = _pair(log.listed)
+        """The index of each call's output, by the call's index."""
+        self._names = CallIdAllocator()
+        self._batch: list[int] = []
+        """The calls of the answer that is being shown, whose outputs were not shown yet."""
+        self._late: dict[int, StoredItem] = {}
+        """The calls whose synthetic outputs were answered, by the index of the late output."""
+        self._shown: list[ProjectedItem] = []
+
+    def show(self) -> list[ProjectedItem]:
+        """Return the items of a valid request, each with its place in the log."""
+        for index, item in enumerate(self._log.listed):
+            self._add(index, item)
+        self._end_batch(len(self._log.listed))
+        return self._shown
+
+    def _add(self, index: int, item: StoredItem) -> None:
+        batch, listed = self._batch, self._log.listed
+        if batch and not _is_same_turn(listed[batch[-1]], item):
+            # What a model was shown of a turn that ended stays as it was.
+            self._end_batch(index)
+        if _is_output(item):
+            self._end_batch(index)
+            call = self._late.get(index)
+            if call is not None:
+                body = late_output(call, self._names.id_of(call), item)
+                self._shown.append(ProjectedItem(body, item.seq))
+            return
+        if item.call_id:
+            batch.append(index)
+            self._shown.append(ProjectedItem(self._names.of_call(item), item.seq))
+            return
+        is_shown, stays = True, False
+        if item.kind == "reasoning":
+            leads_to = _leads_to(listed, index)
+            is_shown, stays = leads_to is not None, leads_to is None or bool(leads_to.call_id)
+        if batch and not stays and not self._is_same_answer(index):
+            self._end_batch(index)
+        if is_shown:
+            self._shown.append(ProjectedItem(item.body, item.seq))
+
+    def _is_same_answer(self, index: int) -> bool:
+        """Whether an item behind a call is part of the answer that made the call."""
+        return index not in self._log.behind_gaps and _is_models(self._log.listed[index])
+
+    def _end_batch(self, end: int) -> None:
+        """Show the outputs of the open calls; what a model answered before `end` had none yet."""
+        listed = self._log.listed
+        for index in self._batch:
+            call, place = listed[index], self._outputs.get(index)
+            needs_output = call.kind in OUTPUT_OF
+            if place is not None and needs_output and any(map(_is_models, listed[end:place])):
+                self._late[place] = call
+                place = None
+            if place is not None:
+                output = listed[place]
+                body = self._names.of_output(call, output)
+                self._shown.append(ProjectedItem(body, output.seq, call))
+            elif needs_output:
+                text = _unanswered(call, self._log.gateway_items)
+                body = interrupted_output(call.kind, self._names.id_of(call), text)
+                self._shown.append(ProjectedItem(body, None, call))
+        self._batch.clear()
+
+
+def _pair(listed: Sequence[StoredItem]) -> dict[int, int]:
+    """Return the index of the output of each call, by the call's index.
 
     An output belongs to the nearest call before it that has its id and no output; where no such
     call comes before it, to the first one behind it. Every other output is dropped.
     """
-    answers: dict[int, StoredItem] = {}
+    outputs: dict[int, int] = {}
     waiting: dict[str, list[tuple[int, int]]] = {}
-    early: dict[str, list[StoredItem]] = {}
+    early: dict[str, list[int]] = {}
     batch = 0
     for index, item in enumerate(listed):
         name = item.call_id
@@ -179,7 +236,7 @@ def _pair(listed: Sequence[StoredItem]) -> dict[int, StoredItem]:
             batch += item.kind != "reasoning"
         elif not _is_output(item):
             if early.get(name):
-                answers[index] = early[name].pop(0)
+                outputs[index] = early[name].pop(0)
             else:
                 waiting.setdefault(name, []).append((batch, index))
         else:
@@ -188,30 +245,9 @@ def _pair(listed: Sequence[StoredItem]) -> dict[int, StoredItem]:
             if call:
                 last = call[-1][0]
                 place = next(n for n, (number, _) in enumerate(call) if number == last)
-                answers[call.pop(place)[1]] = item
+                outputs[call.pop(place)[1]] = index
             elif call is None:
-                early.setdefault(name, []).append(item)
-    return answers
-
-
-def _answer(
-    listed: Sequence[StoredItem],
-    batch: list[int],
-    answers: dict[int, StoredItem],
-    names: CallIdAllocator,
-    gateway_items: Sequence[StoredItem],
-) -> list[ProjectedItem]:
-    """Return the outputs of a batch of parallel calls, and empty the batch."""
-    outputs: list[ProjectedItem] = []
-    for index in batch:
-        call, output = listed[index], answers.get(index)
-        if output is not None:
-            outputs.append(ProjectedItem(names.of_output(call, output), output.seq, call))
-        elif call.kind in OUTPUT_OF:
-            text = _unanswered(call, gateway_items)
-            synthetic = interrupted_output(call.kind, names.id_of(call), text)
-            outputs.append(ProjectedItem(synthetic, None, call))
-    batch.clear()
+                early.setdefault(name, []).append(index)
     return outputs
 
 
@@ -226,6 +262,14 @@ def _unanswered(call: StoredItem, gateway_items: Sequence[StoredItem]) -> str:
 
 def _is_same_turn(one: StoredItem, other: StoredItem) -> bool:
     return (one.turn_number, one.session_id) == (other.turn_number, other.session_id)
+
+
+def _is_models(item: StoredItem) -> bool:
+    """Whether a model made an item, as a part of an answer."""
+    if item.kind == "message":
+        return read_role(item.body).role == "assistant"
+    is_call = item.call_id is not None and not _is_output(item)
+    return is_call or item.kind == "reasoning" or item.kind.endswith("_call")
 
 
 def _is_output(item: StoredItem) -> bool:

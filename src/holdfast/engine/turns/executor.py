@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from holdfast.core.compaction.records import expand
 from holdfast.core.errors import HoldfastError, InvalidInput, ParentNotFound, ProviderFailure
 from holdfast.core.healing.redaction import plain_code
-from holdfast.core.history.history_hash import extend_hash
+from holdfast.core.history.diff import BLANK_ANSWER, SentItem
+from holdfast.core.history.history_hash import extend_hash, in_one_order
 from holdfast.core.ids import Tenant
 from holdfast.core.model.delivery import Delivery, OutboxMessage
-from holdfast.core.model.gateway_items import ATTACHMENT
+from holdfast.core.model.gateway_items import ATTACHMENT, WORDS
 from holdfast.core.model.items import NewItem, item_value, message, read_item
 from holdfast.core.model.request import SentRequest, TurnRequest, conversation_id, response_id
 from holdfast.core.model.session import Session
@@ -49,7 +50,7 @@ from holdfast.engine.streaming.response_records import ResponseRecords, parent_o
 from holdfast.engine.turns.agent_approvals import AgentApprovals
 from holdfast.engine.turns.attachments import load_attachments
 from holdfast.engine.turns.tool_loop import UNATTENDED, ToolLoop
-from holdfast.engine.turns.tool_progress import ToolTurn
+from holdfast.engine.turns.tool_progress import ToolTurn, chat_words
 from holdfast.ports.channel import ChannelMessages
 from holdfast.ports.provider import Answer, ModelCall
 from holdfast.ports.request_context import current_request
@@ -269,6 +270,8 @@ class TurnExecutor:
         if plain is not None and (len(answer.items) != 1 or answer.items[0] is not plain.item.body):
             plain = None  # something was added to the answer
         items = (plain.item,) if plain is not None else tuple(map(read_item, answer.items))
+        if tool_turn is None and len(items) > 1:
+            items = (*items, *self._words(request, items))
         recorded = record_answer(answer, self._gateway.clock.now(), run.sent, run.earlier)
         is_completed = answer.status == "completed"
         if writer is not None:
@@ -295,6 +298,15 @@ class TurnExecutor:
             writer.end(journal, facts)
         return TurnResult(ended.turn, ended.session, facts)
 
+    def _words(self, request: TurnRequest, items: Sequence[NewItem]) -> list[NewItem]:
+        """Return what a Chat client gets of an answer with several texts, as an item."""
+        texts = [
+            item for item in items if item.kind == "message" and item.fingerprint != BLANK_ANSWER
+        ]
+        if len(texts) < 2:
+            return []
+        return chat_words(request, (), items, self._gateway.ids.new)
+
     def _with_options(
         self, command: Finish, request: TurnRequest, answer: Answer, tool_turn: ToolTurn | None
     ) -> Finish:
@@ -311,7 +323,7 @@ class TurnExecutor:
             command = replace(command, completion=StoredCompletion(request.model, metadata))
         if request.history_hash:
             # Later requests find this answer by the hash of the history up to it.
-            answered = [(item.fingerprint, item.call_id) for item in items]
+            answered = _hashed_items(items)
             history_hash = extend_hash(request.history_hash, answered)
             command = replace(command, history_hash=history_hash)
         output = answer.items if tool_turn is None else tool_turn.output
@@ -524,6 +536,20 @@ def _with_tools(command: Finish, tool_turn: ToolTurn) -> Finish:
         hold_seconds=command.hold_seconds if seconds is None else seconds,
         counted=tool_turn.counted,
     )
+
+
+def _hashed_items(items: Sequence[NewItem]) -> list[tuple[bytes, str | None]]:
+    """Return fingerprint and call id of an answer's items, in the order in which they are hashed.
+
+    Words stand for the texts that they repeat.
+    """
+    has_words = any(item.kind == WORDS for item in items)
+    hashed = [item for item in items if not (has_words and item.kind == "message")]
+    sent = [
+        SentItem(item.fingerprint, "message" if item.kind == WORDS else item.kind)
+        for item in hashed
+    ]
+    return [(hashed[at].fingerprint, hashed[at].call_id) for at in in_one_order(sent)]
 
 
 def _pending_calls(items: tuple[NewItem, ...]) -> tuple[str, ...]:

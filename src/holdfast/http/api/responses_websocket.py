@@ -297,8 +297,9 @@ class _Connection:
         """
         parent = self._cache.get(parsed.turn_request.previous_response_id)
         if parent is not None:
-            with_parent = replace(parsed, items=continue_items(parent.items, parsed.items))
-            return with_parent, target_from_headers(self._headers), ()
+            is_bound = self._headers.is_bound
+            items = continue_items(parent.items, parsed.items, is_projected=is_bound)
+            return replace(parsed, items=items), target_from_headers(self._headers), ()
         target = await self._responses.target(self._request, self._headers, parsed)
         if parsed.turn_request.is_stored or target.parent is None:
             return parsed, target, ()

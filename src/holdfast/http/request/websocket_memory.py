@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.model.items import NewItem
-from holdfast.core.model.synthetic_outputs import OUTPUT_KINDS, is_interrupted_output
+from holdfast.core.model.items import NewItem, read_item, read_role
+from holdfast.core.model.synthetic_outputs import OUTPUT_KINDS, OUTPUT_OF, is_interrupted_output
+from holdfast.core.projection.late_outputs import late_output
 
 MAX_RESPONSES = 8
 MAX_BYTES = 16 * 1024 * 1024
@@ -23,18 +24,38 @@ class CachedResponse(msgspec.Struct, frozen=True):
         return sum(len(item.body) for item in self.items)
 
 
-def continue_items(cached: Sequence[NewItem], items: Sequence[NewItem]) -> list[NewItem]:
+def continue_items(
+    cached: Sequence[NewItem], items: Sequence[NewItem], *, is_projected: bool = False
+) -> list[NewItem]:
     """Return the items of a cached response with those that continue it.
 
-    An output takes the place of the synthetic one that its call has got meanwhile.
+    An output drops the synthetic one that its call has got meanwhile. It takes its place, unless a
+    model has answered that: then it is told as a text. Items that will be projected keep their
+    order, because the projection does the same.
     """
     outputs = {item.call_id: item for item in items if item.kind in OUTPUT_KINDS}
-    joined = [
-        outputs.pop(item.call_id) if item.call_id in outputs and is_synthetic(item) else item
-        for item in cached
-    ]
-    placed = {id(item) for item in joined}
-    return joined + [item for item in items if id(item) not in placed]
+    calls = {item.call_id: item for item in cached if item.kind in OUTPUT_OF}
+    joined: list[NewItem] = []
+    moved: dict[int, NewItem | None] = {}
+    for place, item in enumerate(cached):
+        output = outputs.pop(item.call_id, None) if is_synthetic(item) else None
+        call = calls.get(item.call_id)
+        if output is None or call is None:
+            joined.append(item)
+        elif not is_projected and any(map(_is_models, cached[place:])):
+            joined.append(item)
+            moved[id(output)] = read_item(late_output(call, str(item.call_id), output))
+        elif not is_projected:
+            joined.append(output)
+            moved[id(output)] = None
+    continued = (moved.get(id(item), item) for item in items)
+    return joined + [item for item in continued if item is not None]
+
+
+def _is_models(item: NewItem) -> bool:
+    if item.kind == "message":
+        return read_role(item.body).role == "assistant"
+    return item.kind == "reasoning" or item.kind in OUTPUT_OF
 
 
 def is_synthetic(item: NewItem) -> bool:

@@ -377,7 +377,7 @@ class HoldContract:
         shown = await shown_to_a_model(caller, run.session)
         assert [item.get("output") for item in shown] == [None, None, "a cat"]
 
-    async def test_a_late_output_is_a_turn_of_its_own_and_is_shown_at_its_call(
+    async def test_a_late_output_is_a_turn_of_its_own_and_changes_nothing_that_was_shown(
         self, caller: StoreClient, clock: ManualClock
     ) -> None:
         run = await ask_the_client(caller, "call_1")
@@ -388,10 +388,9 @@ class HoldContract:
         late = await caller.start(key="k", items=[output("call_1", "a cat")])
         assert late.turn.id != run.turn.id
         shown = await shown_to_a_model(caller, run.session)
-        assert [item["type"] for item in shown] == [
-            "message", "function_call", "function_call_output", "message", "message",
-        ]  # fmt: skip
-        assert shown[2]["output"] == "a cat"
+        assert shown[: len(before)] == before
+        assert len(shown) == len(before) + 1
+        assert "a cat" in str(shown[-1]["content"])
 
     @pytest.mark.parametrize("on_busy", ["interrupt", "rollback"])
     async def test_cutting_in_ends_the_hold(self, caller: StoreClient, on_busy: str) -> None:

@@ -274,9 +274,11 @@ def new_to(items: list[StoredItem], covers_seq: int) -> list[Any] | None:
 
 
 def test_a_synthetic_output_that_a_model_has_answered_is_not_sent_again() -> None:
-    items = in_turns([said("a", "user"), a_call("c1"), said("b")], [said("c", "user")])
-    assert new_to(items, 3) is None
-    assert new_to(in_turns([said("a", "user"), a_call("c1")]), 2) == shown(items)[2:3]
+    """The output was hidden, and the model was shown a synthetic one."""
+    values = [said("a", "user"), a_call("c1"), an_output("c1"), said("b")]
+    items = [item for item in in_turns(values, [said("c", "user")]) if item.seq != 3]
+    assert new_to(items, 4) is None
+    assert new_to(in_turns(values[:2]), 2) == shown(items)[2:3]
 
 
 @pytest.mark.parametrize("step", [[a_call("c2")], [a_call("c2"), an_output("c2"), a_call("c3")]])
@@ -314,9 +316,69 @@ def test_a_covered_call_that_never_ended_is_answered_once() -> None:
     assert new_to(in_turns(first, second, [said("d", "user")]), 4) == [said("d", "user")]
 
 
-def test_a_provider_that_was_sent_a_synthetic_output_cannot_be_sent_a_late_one() -> None:
+def test_a_provider_that_was_sent_a_synthetic_output_cannot_be_sent_a_late_one_at_its_call() -> (
+    None
+):
+    first, second = [said("a", "user"), a_call("c1")], [said("b", "user")]
+    assert new_to(in_turns(first, second, [an_output("c1")]), 3) is None
+
+
+def test_a_provider_that_has_answered_a_synthetic_output_is_told_the_late_one() -> None:
     first, second = [said("a", "user"), a_call("c1")], [said("b", "user"), said("c")]
-    assert new_to(in_turns(first, second, [an_output("c1")]), 4) is None
+    assert new_to(in_turns(first, second, [an_output("c1")]), 4) == [told_late("c1", "4")]
+
+
+def test_text_behind_the_calls_of_an_answer_stays_in_front_of_their_outputs() -> None:
+    calls = [said("x", "user"), a_call("c1"), said("\n"), a_call("c2"), reasoning(), said("so")]
+    outputs = [an_output("c1"), an_output("c2")]
+    assert shown(log(*calls, *outputs)) == [*calls, *outputs]
+    made_up = [an_output("c1", INTERRUPTED), an_output("c2", INTERRUPTED)]
+    assert shown(log(*calls)) == [*calls, *made_up]
+    items = in_turns([*calls], [said("next", "user")])
+    assert shown(items) == [*calls, *made_up, said("next", "user")]
+
+
+def test_an_answer_behind_a_hidden_output_is_not_part_of_the_answer_that_made_the_call() -> None:
+    values = [a_call("c1"), an_output("c1"), said("done")]
+    items = [item for item in log(*values) if item.seq != 2]
+    assert shown(items) == [a_call("c1"), an_output("c1", INTERRUPTED), said("done")]
+
+
+def test_a_late_output_is_told_as_a_text_once_a_model_has_answered_the_synthetic_one() -> None:
+    before = in_turns([said("a", "user"), a_call("c1")], [said("b", "user"), said("c")])
+    made_up = an_output("c1", INTERRUPTED)
+    sent = [said("a", "user"), a_call("c1"), made_up, said("b", "user"), said("c")]
+    assert shown(before) == sent
+    late = [msgspec.structs.replace(i, seq=i.seq + 4, turn_number=3) for i in log(an_output("c1"))]
+    assert shown(before + late) == [*sent, told_late("c1", "4")]
+
+
+def test_the_output_of_one_parallel_call_that_comes_after_the_next_answer_is_a_text() -> None:
+    values = [a_call("c1"), a_call("c2"), an_output("c1"), said("so far"), an_output("c2", "B")]
+    assert shown(log(*values)) == [
+        *values[:3], an_output("c2", INTERRUPTED), said("so far"), told_late("c2", "B"),
+    ]  # fmt: skip
+
+
+def test_pictures_of_a_late_output_are_told_with_its_text() -> None:
+    picture = {"type": "input_image", "image_url": "https://a.example/p.png"}
+    parts = [{"type": "input_text", "text": "see"}, picture]
+    screenshot = {"type": "computer_screenshot", "image_url": "https://a.example/p.png"}
+    calls = [a_call("c1"), a_call("c2", "computer_call")]
+    outputs = [
+        {**an_output("c1"), "output": parts},
+        {**an_output("c2", kind="computer_call_output"), "output": screenshot},
+    ]
+    items = in_turns(calls, [said("b", "user"), said("c")], outputs)
+    first, second = shown(items)[-2:]
+    assert first["content"] == [*told_late("c1", "see")["content"], picture]
+    assert second["content"][1:] == [picture]
+
+
+def told_late(call_id: str, output: str) -> dict[str, Any]:
+    text = f"[Output of the tool call {call_id} (f), which came late]\n{output}"
+    content = [{"type": "input_text", "text": text}]
+    return {"type": "message", "role": "user", "content": content}
 
 
 def test_an_output_that_came_before_its_call_is_sent_with_it() -> None:
