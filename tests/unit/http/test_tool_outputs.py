@@ -120,26 +120,103 @@ async def test_parallel_calls_answered_one_by_one_lose_nothing() -> None:
         assert (await gateway.log())[:6] == ["both", "look()", "look()", "=A", "seen 5", "=B"]
 
 
-@pytest.mark.parametrize("way", ["responses", "chat", "parent"])
+@pytest.mark.parametrize("way", ["responses", "chat"])
 async def test_some_of_several_outputs_continue_the_turn_and_the_rest_may_follow(way: str) -> None:
     async with open_gateway(ScriptedModel(_script)) as gateway:
-        last = (await gateway.respond("both", key=None if way == "parent" else "k")).json()
+        await gateway.respond("both")
+        lacking = []
         for call_id, output in (("c1", "A"), ("c2", "B")):
             if way == "chat":
                 message = {"role": "tool", "tool_call_id": call_id, "content": output}
                 reply = await gateway.chat([message])
-            elif way == "parent":
-                reply = await gateway.respond(
-                    [_out(call_id, output)], key=None, previous_response_id=last["id"]
-                )
-                last = reply.json()
             else:
                 reply = await gateway.respond([_out(call_id, output)])
             assert reply.status_code == 200, reply.text
+            lacking.append(reply.headers.get("x-open-calls"))
         first, second = gateway.model.shown[1:]
+    assert lacking == ["c2", None]
     # The client goes on without the second output: its call has a synthetic one, which stays.
     assert first == ["both", "look()", "look()", "=A", f"={INTERRUPTED}"]
     assert second == [*first, "seen 5", _late("c2", "B")]
+
+
+@pytest.mark.parametrize("lanes", [NO_WAIT, None], ids=["ended", "waiting"])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_some_of_the_outputs_after_a_response_are_rejected_and_the_others_named(
+    lanes: LaneSettings | None, *, is_stream: bool
+) -> None:
+    async with open_gateway(ScriptedModel(_script), lanes=lanes) as gateway:
+        parent = (await gateway.respond("both", key=None)).json()["id"]
+        more: Item = {"key": None, "previous_response_id": parent, "stream": is_stream}
+        some = await gateway.respond([_out("c1", "A")], **more)
+        assert some.status_code == 400
+        assert some.json()["error"]["param"] == "input"
+        assert some.json()["error"]["message"] == "No tool output found for function call c2."
+        assert len(gateway.model.shown) == 1
+        whole = await gateway.respond([_out("c1", "A"), _out("c2", "B")], **more)
+        assert whole.status_code == 200
+        assert gateway.model.shown[-1] == ["both", "look()", "look()", "=A", "=B"]
+
+
+async def test_a_request_that_waits_for_tool_outputs_names_their_calls() -> None:
+    async with open_gateway(ScriptedModel(_script)) as gateway:
+        await gateway.respond("both")
+        waiting = asyncio.create_task(gateway.respond("another matter"))
+        await gateway.until_queued(1)
+        done = await gateway.respond([_out("c1", "A"), _out("c2", "B")])
+        assert "x-open-calls" not in done.headers
+        assert (await waiting).headers["x-open-calls"] == "c1, c2"
+        assert "x-open-calls" not in (await gateway.respond("more")).headers
+
+
+def _forced(way: str) -> Item:
+    """Return what a client sends to get structured output, as instructor does."""
+    function = {"name": "look", "parameters": {"type": "object"}}
+    if way == "chat":
+        choice: Item = {"type": "function", "function": {"name": "look"}}
+        return {"tools": [{"type": "function", "function": function}], "tool_choice": choice}
+    return {
+        "tools": [{"type": "function", **function}],
+        "tool_choice": {"type": "function", "name": "look"},
+    }
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("way", ["chat", "responses"])
+async def test_a_request_that_names_a_function_waits_for_no_output(
+    way: str, *, is_stream: bool
+) -> None:
+    async with open_gateway(ScriptedModel(_script)) as gateway:
+        if way == "chat":
+            question = {"role": "user", "content": "one"}
+            first = await gateway.chat([question], stream=is_stream, **_forced(way))
+        else:
+            first = await gateway.respond("one", stream=is_stream, **_forced(way))
+        turn = (await gateway.client.get(f"/v1/turns/{first.headers['x-turn-id']}")).json()
+        assert turn["status"] == "completed"
+        after = await gateway.respond("next")
+        assert "x-open-calls" not in after.headers
+        sent = ["one", "look()", f"={INTERRUPTED}", "next"]
+        assert gateway.model.shown[-1] == sent
+        late = await gateway.respond([_out("c1", "here")])
+        assert late.status_code == 200
+        assert gateway.model.shown[-1] == [*sent, "seen 4", _late("c1", "here")]
+
+
+async def test_an_output_that_a_named_function_gets_at_once_is_shown_at_its_call() -> None:
+    async with open_gateway(ScriptedModel(_script)) as gateway:
+        await gateway.respond("one", **_forced("responses"))
+        await gateway.respond([_out("c1", "here")])
+        assert gateway.model.shown[-1] == ["one", "look()", "=here"]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "other"}])
+async def test_any_other_choice_of_tools_waits_for_the_output(choice: Any) -> None:
+    async with open_gateway(ScriptedModel(_script)) as gateway:
+        forced = {**_forced("responses"), "tool_choice": choice}
+        first = await gateway.respond("one", **forced)
+        turn = (await gateway.client.get(f"/v1/turns/{first.headers['x-turn-id']}")).json()
+        assert turn["status"] == "requires_action"
 
 
 @pytest.mark.parametrize("lanes", [NO_WAIT, None], ids=["ended", "waiting"])

@@ -15,6 +15,39 @@ ALLOWED = "allowed_tools"
 _GATEWAY_TYPES = ("mcp", "holdfast")
 
 
+class _Named(msgspec.Struct):
+    name: str = ""
+
+
+class _Choice(msgspec.Struct):
+    """A choice of one tool, as Responses and Chat write it."""
+
+    type: str = ""
+    name: str = ""
+    function: _Named | None = None
+    custom: _Named | None = None
+
+
+_read_choice = msgspec.json.Decoder(_Choice | str | None).decode
+
+
+def forced_function(choice: msgspec.Raw | None) -> str | None:
+    """Return the function that a `tool_choice` names, if it forces one of the client's.
+
+    Such a request wants structured output: nobody will run the function.
+    """
+    if choice is None:
+        return None
+    try:
+        value = _read_choice(choice)
+    except msgspec.DecodeError:
+        return None
+    if not isinstance(value, _Choice) or value.type not in ("function", "custom"):
+        return None
+    inner = value.function if value.type == "function" else value.custom
+    return (inner.name if inner is not None else value.name) or None
+
+
 class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool of the gateway as upstreams see it."""
 

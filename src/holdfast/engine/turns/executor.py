@@ -35,6 +35,7 @@ from holdfast.core.openai.response import (
 )
 from holdfast.core.tools.approval_words import approval_markdown
 from holdfast.core.tools.requested import read_tools, show_functions
+from holdfast.core.tools.tool_choice import forced_function
 from holdfast.core.transaction.commands import Finish, StoredCompletion
 from holdfast.core.transaction.outgoing import bound_files, output_files, output_text, to_message
 from holdfast.engine.logging import log
@@ -290,7 +291,7 @@ class TurnExecutor:
         output = answer.items if tool_turn is None else tool_turn.output
         is_usual = plain is not None and tool_turn is None and request.delivery is None
         if not is_usual or request.is_stored or request.history_hash:
-            command = self._with_options(command, request, answer, tool_turn)
+            command = self._with_options(run, command, request, answer, tool_turn)
         ended = await run.finish(command)
         text = plain.text if plain is not None and is_usual else None
         facts = response_facts(run, request, recorded.status, output, recorded, text)
@@ -308,7 +309,12 @@ class TurnExecutor:
         return chat_words(request, (), items, self._gateway.ids.new)
 
     def _with_options(
-        self, command: Finish, request: TurnRequest, answer: Answer, tool_turn: ToolTurn | None
+        self,
+        run: ActiveRun,
+        command: Finish,
+        request: TurnRequest,
+        answer: Answer,
+        tool_turn: ToolTurn | None,
     ) -> Finish:
         """Return the end of a run with what only some turns need: calls, tools, deliveries."""
         items, is_completed = command.items, answer.status == "completed"
@@ -318,6 +324,8 @@ class TurnExecutor:
                 break
         if tool_turn is not None:
             command = _with_tools(command, tool_turn)
+        if command.pending_calls and not run.turn.step:
+            command = _without_forced_calls(command, request, tool_turn)
         if request.is_stored and request.api == "chat":
             metadata = bytes(request.chat_fields.get("metadata", b"{}"))
             command = replace(command, completion=StoredCompletion(request.model, metadata))
@@ -536,6 +544,27 @@ def _with_tools(command: Finish, tool_turn: ToolTurn) -> Finish:
         hold_seconds=command.hold_seconds if seconds is None else seconds,
         counted=tool_turn.counted,
     )
+
+
+def _without_forced_calls(
+    command: Finish, request: TurnRequest, tool_turn: ToolTurn | None
+) -> Finish:
+    """Return the end of a run that waits for no output of a function that its request named.
+
+    That is how clients ask for structured output: nobody runs the function. An output that comes
+    nevertheless finds its call.
+    """
+    fields = request.chat_fields if request.api == "chat" else request.fields
+    name = forced_function(fields.get("tool_choice"))
+    if name is None:
+        return command
+    output = command.items if tool_turn is None else map(read_item, tool_turn.output)
+    names = {
+        item.call_id: item_value(item.body).get("name") for item in output if item.kind in OUTPUT_OF
+    }
+    if any(names.get(call_id) != name for call_id in command.pending_calls):
+        return command
+    return replace(command, pending_calls=())
 
 
 def _hashed_items(items: Sequence[NewItem]) -> list[tuple[bytes, str | None]]:

@@ -29,6 +29,7 @@ from holdfast.core.ids import Key, SessionId, Tenant, TurnId
 from holdfast.core.model.gateway_items import APPROVAL_PREFIX
 from holdfast.core.model.items import NewItem, comparable_text, item_value, read_role
 from holdfast.core.model.session import Session, read_pending_calls
+from holdfast.core.model.synthetic_outputs import OUTPUT_KINDS
 from holdfast.core.model.turn import Turn
 from holdfast.core.openai.chat import INSTRUCTION_ROLES, text_of
 from holdfast.engine.turns.in_flight import Meeting, SameRequest
@@ -78,6 +79,8 @@ class MatchedInput(msgspec.Struct, frozen=True):
     """The turn whose tool calls the request contains without their outputs."""
     supersedes: TurnId | None = None
     """The turn in flight, which the request was not compared with and takes the place of."""
+    lacking: tuple[str, ...] = ()
+    """The calls that a turn waits for, and whose outputs the request lacks, if it has others."""
 
 
 async def _compute(
@@ -267,6 +270,7 @@ async def _match_history(
         after_turn=outline.session.turn_count if is_again else None,
         abandons=_abandoned(outline, sent, diff.new_from),
         supersedes=supersedes,
+        lacking=_lacking(outline, new),
     )
 
 
@@ -341,6 +345,19 @@ def _abandoned(outline: Outline, sent: Sequence[SentItem], new_from: int) -> Tur
     return session.active_turn_id if is_left else None
 
 
+def _lacking(outline: Outline, items: Sequence[NewItem]) -> tuple[str, ...]:
+    """Return the calls that get no output although others of the same answer do."""
+    if not outline.session.is_held:
+        return ()
+    pending = read_pending_calls(outline.session)
+    given = {item.call_id for item in items if item.kind in OUTPUT_KINDS}
+    lacking = tuple(
+        call_id for call_id in pending
+        if call_id not in given and not call_id.startswith(APPROVAL_PREFIX)
+    )  # fmt: skip
+    return lacking if not given.isdisjoint(pending) else ()
+
+
 def _replaces_calls(outline: Outline, sent: Sequence[SentItem], new_from: int) -> bool:
     """Whether a history has other words of the model in place of the calls that a turn waits for.
 
@@ -411,11 +428,13 @@ async def _match_outputs(
             (t for item, t in queued.items() if item.call_id == stored_output.call_id), None
         )
         same_as = (turn.id, turn.step) if turn else await _receiver(read, session, stored_output)
+    new = tuple(items[index] for index in outputs.new)
     return MatchedInput(
-        tuple(items[index] for index in outputs.new),
+        new,
         seen_seq=outline.settled_seq,
         same_as=same_as,
         after_turn=session.turn_count,
+        lacking=_lacking(outline, new),
     )
 
 

@@ -1,6 +1,6 @@
 """Session headers: parse those of requests, write those of replies."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Literal, get_args
 from urllib.parse import quote
@@ -19,6 +19,9 @@ OPENCLAW_RESERVED = ("subagent:", "cron:", "acp:")
 
 CACHED_KEYS = 4096
 MAX_DIGITS = 6
+OPEN_CALLS = b"x-open-calls"
+MAX_OPEN_CALLS = 16
+MAX_CALL_NAME = 64
 MAX_ID = 255
 _NOT_TEXT = "a session key must be UTF-8 text"
 _SINGLE = (
@@ -200,8 +203,14 @@ def check_session(headers: SessionHeaders, session: Session) -> None:
         raise SessionChanged(str(headers.expected_id), session.id)
 
 
-def answer_headers(session: Session, turn_id: str | None = None) -> list[Header]:
-    """Return the headers of every session-bound reply."""
+def answer_headers(
+    session: Session, turn_id: str | None = None, open_calls: Sequence[str] = ()
+) -> list[Header]:
+    """Return the headers of every session-bound reply.
+
+    `open_calls` are tool calls without output, which the request waits for or lacks; at most
+    `MAX_OPEN_CALLS` are named.
+    """
     headers = [
         (b"x-session-id", session.id.encode()),
         (b"x-session-generation", b"%d" % session.generation),
@@ -211,7 +220,13 @@ def answer_headers(session: Session, turn_id: str | None = None) -> list[Header]
     key = session.key
     if key is not None:
         headers.append((b"x-session-key", key.encode() if key.isascii() else echo_key(key)))
+    if open_calls:
+        headers.append((OPEN_CALLS, b", ".join(map(_call_name, open_calls[:MAX_OPEN_CALLS]))))
     return headers
+
+
+def _call_name(call_id: str) -> bytes:
+    return quote(call_id[:MAX_CALL_NAME], safe=":/|+=@").encode()
 
 
 def name_session(request: Request, session: Session, turn_id: str | None = None) -> None:

@@ -14,6 +14,7 @@ from holdfast.core.errors import (
     ApprovalNotFound,
     ComparisonNeeded,
     HoldfastError,
+    InvalidInput,
     LaneFull,
     NotFound,
     SessionBusy,
@@ -26,7 +27,8 @@ from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, session_of_
 from holdfast.core.model.items import NewItem, read_item, read_role
 from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
-from holdfast.core.model.session import Session
+from holdfast.core.model.session import Session, read_pending_calls
+from holdfast.core.model.synthetic_outputs import OUTPUT_KINDS
 from holdfast.core.model.turn import Source
 from holdfast.core.projection.project import project
 from holdfast.core.tools.approval_words import (
@@ -35,6 +37,7 @@ from holdfast.core.tools.approval_words import (
     named_approvals,
     read_answer,
 )
+from holdfast.core.tools.open_calls import find_open_calls
 from holdfast.core.tools.requested import add_tools, redact_tools
 from holdfast.core.transaction.commands import Accept, ImportedPrefix, LaneLimits, Parent
 from holdfast.engine.model_call.compactor import as_stored_items
@@ -52,7 +55,11 @@ from holdfast.engine.turns.input_matching import (
 )
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
 from holdfast.http.request.keyless_retries import KeylessRequests
-from holdfast.http.request.session_headers import SessionHeaders, answer_headers
+from holdfast.http.request.session_headers import (
+    MAX_OPEN_CALLS,
+    SessionHeaders,
+    answer_headers,
+)
 from holdfast.http.server.sse import RESPONSE_EVENTS, EventFormat, EventReply
 from holdfast.http.server.types import Request, StreamingReply
 
@@ -132,10 +139,8 @@ class TurnSubmitter:
             if item.kind in APPROVAL_ITEMS:
                 items = await self._with_approvals(request, target, items)
                 break
-        if target.parent is not None and target.session_id and headers.history != "new":
-            items = await without_repeated_question(
-                self.gateway.read, request.tenant, target.session_id, items
-            )
+        if target.parent is not None:
+            items = await self._after_response(request, headers, target, items)
         is_short = 0 < len(request.content) <= INLINE_HASH_BYTES
         digest = hash_request(request) if is_short else await _hash_and_drop(request)
         is_keyless = headers.key is None and target.session_id is None
@@ -146,7 +151,7 @@ class TurnSubmitter:
         )
         if repeated is not None:
             return repeated
-        ticket, new_items = await self._match_and_accept(
+        ticket, matched = await self._match_and_accept(
             request, turn_request, headers, target, items, digest,
             is_new=is_new, is_compared=is_compared,
         )  # fmt: skip
@@ -155,8 +160,11 @@ class TurnSubmitter:
                 self._keyless.add(request, digest, ticket)
             session = ticket.session
             if session.pending_calls is not None or session.active_turn_id != ticket.turn.id:
-                ticket = await self._after_hold(request, turn_request, ticket, new_items)
-            request.session_headers = answer_headers(ticket.session, ticket.turn.id)
+                ticket = await self._after_hold(request, turn_request, ticket, matched.items)
+            awaited = _awaited(session, ticket) if session.pending_calls is not None else ()
+            request.session_headers = answer_headers(
+                ticket.session, ticket.turn.id, matched.lacking or awaited
+            )
             request.content = b""
             if request.held is not None:
                 request.release_body()
@@ -177,7 +185,7 @@ class TurnSubmitter:
         *,
         is_new: bool,
         is_compared: bool,
-    ) -> tuple[TurnTicket, Sequence[NewItem]]:
+    ) -> tuple[TurnTicket, MatchedInput]:
         """Accept the new items; compare again if the session changed meanwhile."""
         storage, limits = self.gateway.storage, self.gateway.limits
         limits = await storage.limits(request.tenant, limits) if storage.is_bounded else limits
@@ -221,8 +229,36 @@ class TurnSubmitter:
                 continue
             if storage.is_bounded:
                 storage.note(request.tenant, sum(len(item.body) for item in matched.items))
-            return ticket, matched.items
+            return ticket, matched
         raise SessionBusy("the session changed concurrently; retry")
+
+    async def _after_response(
+        self,
+        request: Request,
+        headers: SessionHeaders,
+        target: SessionTarget,
+        items: Sequence[NewItem],
+    ) -> Sequence[NewItem]:
+        """Return the input after a response, without a question that it repeats before outputs.
+
+        Reject outputs that leave out other calls of the response, as OpenAI does.
+        """
+        if target.session_id is not None and headers.history != "new":
+            items = await without_repeated_question(
+                self.gateway.read, request.tenant, target.session_id, items
+            )
+        given = {item.call_id for item in items if item.kind in OUTPUT_KINDS}
+        session = await self.known_session(request, target) if given else None
+        if session is None:
+            return items
+        history = await self.gateway.read.context(session)
+        last = [item for item in history if item.turn_number == history[-1].turn_number]
+        open_calls = find_open_calls(last).client_calls
+        missing = [call_id for call_id in open_calls if call_id not in given]
+        if missing and len(missing) < len(open_calls):
+            named = ", ".join(missing[:MAX_OPEN_CALLS])
+            raise InvalidInput(f"No tool output found for function call {named}.", param="input")
+        return items
 
     async def _meet_equal(
         self, arrival: Arrival, needed: ComparisonNeeded
@@ -482,6 +518,11 @@ class TurnSubmitter:
     async def _on_disconnect(self, ticket: TurnTicket) -> None:
         if self.cancels_on_disconnect and ticket.turn.source == "user":
             await ticket.abandon()
+
+
+def _awaited(session: Session, ticket: TurnTicket) -> Sequence[str]:
+    """Return the calls that a turn waits for behind another one."""
+    return read_pending_calls(session) if session.active_turn_id != ticket.turn.id else ()
 
 
 def _with_limits(accept: Accept, limits: LaneLimits, arrival: Arrival | None) -> Accept:

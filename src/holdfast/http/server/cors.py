@@ -9,7 +9,7 @@ from holdfast.http.server.types import Header, Request
 ALLOWED_METHODS = b"GET, POST, DELETE"
 EXPOSED = (
     b"x-session-id, x-session-key, x-session-generation, x-turn-id, x-request-id, retry-after, "
-    b"x-dropped-tools"
+    b"x-dropped-tools, x-open-calls"
 )
 
 
