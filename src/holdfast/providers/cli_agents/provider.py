@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
 from typing import Any
 
 import msgspec
@@ -107,9 +108,10 @@ class CliAgentProvider:
         return await self._run_logged(call, sink)
 
     async def models(self) -> list[dict[str, Any]]:
-        """Return the models that the settings name."""
+        """Return the models that the settings name, and the agent's own default if it is served."""
         names = [name for name in self._settings.models if is_name(name)]
-        names = names or [f"{self._settings.api}/{DEFAULT_MODEL}"]
+        defaults = [f"{prefix}/{DEFAULT_MODEL}" for prefix in (self._settings.api, self.name)]
+        names += [name for name in defaults if name not in names and self._serves(name)][:1]
         return [
             {"id": name, "object": "model", "created": 0, "owned_by": self.name} for name in names
         ]
@@ -375,6 +377,9 @@ class CliAgentProvider:
 
     def _state(self, model: str, value: bytes) -> ProviderState:
         return ProviderState(self.name, self._account, model, value)
+
+    def _serves(self, model: str) -> bool:
+        return any(fnmatchcase(model, pattern) for pattern in self._settings.models)
 
     def _model_name(self, model: str) -> str | None:
         """Return the agent's own name of the model: what follows the first slash."""
