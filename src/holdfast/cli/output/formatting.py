@@ -108,7 +108,8 @@ def _turn_details(turn: Value) -> list[str]:
         if run["late"] is not None:
             details.append("a late write was rejected")
     if turn["error"] is not None:
-        details.append(f"{turn['error']['code']}: {turn['error']['message'] or 'no message'}")
+        error = turn["error"]
+        details.append(": ".join(filter(None, (error["code"], error["message"]))))
     return details
 
 
