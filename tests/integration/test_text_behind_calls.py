@@ -50,7 +50,8 @@ def _said(chunks: Json) -> Json:
     if "events" not in chunks:
         message: Json = chunks["choices"][0]["message"]
         return message
-    content, calls = "", {}
+    content = ""
+    calls: dict[int, Json] = {}
     for chunk in chunks["events"]:
         for choice in chunk["choices"]:
             content += choice["delta"].get("content") or ""
@@ -72,7 +73,7 @@ def _said(chunks: Json) -> Json:
 async def _log(gateway: UpstreamGateway, view: str = "visible") -> list[str]:
     """Return the kinds of the items; words that only stand for others are left out."""
     [session] = (await gateway.client.get("/v1/sessions")).json()["data"]
-    query = {"view": view, "limit": 100}
+    query: dict[str, str | int] = {"view": view, "limit": 100}
     items = await gateway.client.get(f"/v1/sessions/{session['id']}/items", params=query)
     kinds = [entry.get("item", entry)["type"] for entry in items.json()["data"]]
     return [kind for kind in kinds if kind != "gateway_words"]
