@@ -35,7 +35,7 @@ FOLDER = Path(__file__).parent
 GOLDEN = FOLDER / "golden/v0001.sqlite"
 NOW = 1_700_000_000.0
 STEPS = sorted((FOLDER / "first_schema").glob("*.sql"))
-NEWER = frozenset({"merged_into", "has_failed", "started_by", "has_later_records"})
+NEWER = frozenset({"merged_into", "losses", "has_failed", "started_by", "has_later_records"})
 """Fields that the first schema did not have; they have defaults."""
 
 

@@ -33,7 +33,7 @@ PAGE = 64
 ValueT = TypeVar("ValueT", bound=msgspec.Struct)
 
 
-_NEWER = frozenset({"merged_into", "has_failed", "started_by", "has_later_records"})
+_NEWER = frozenset({"merged_into", "losses", "has_failed", "started_by", "has_later_records"})
 """Fields that the first schema did not have; they have defaults."""
 
 
