@@ -66,6 +66,16 @@ class SearchIndex(Protocol):
         """
         ...
 
+    async def sessions(
+        self, tenant: Tenant, text: str, limit: int, *, generations: bool = False
+    ) -> list[SessionId]:
+        """Return sessions whose key begins with a text, then those whose key has its words.
+
+        Retired sessions are left out unless all `generations` are wanted. A key's words are found
+        once the index has followed the log; its beginning is found at once.
+        """
+        ...
+
     async def hit_place(self, tenant: Tenant, session_id: SessionId, seq: int) -> int | None:
         """Return the place of an item; None if the tenant has no such item."""
         ...

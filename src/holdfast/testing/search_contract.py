@@ -166,6 +166,44 @@ class SearchContract:
             expected = {key for key in keys if key.startswith(prefix)}
             assert {hit.key for hit in page.hits} == expected, prefix
 
+    async def test_a_session_is_found_by_the_beginning_and_the_words_of_its_key(
+        self, caller: StoreClient
+    ) -> None:
+        ada = (await caller.append("hello", key="agent:main:Ada Lovelace")).session.id
+        grace = (await caller.append("ada", key="agent:main:grace")).session.id
+        keys = caller.store.search.sessions
+        # The beginning is found before the index has followed the log, words are found after it.
+        assert await keys(caller.tenant, "agent:main:g", 10) == [grace]
+        assert await keys(caller.tenant, "lovelace", 10) == []
+        await index(caller)
+        assert await keys(caller.tenant, "agent:main:", 10) == [ada, grace]
+        assert await keys(caller.tenant, "agent:main:", 1) == [ada]
+        for text in ("lovelace", "LOVE", "ada main", "main:ada", "ada lovel"):
+            assert await keys(caller.tenant, text, 10) == [ada], text
+        for text in ("lace", "lovelace grace", "++", "\U0010ffff"):
+            assert await keys(caller.tenant, text, 10) == [], text
+        assert await keys(Tenant("somebody-else"), "ada", 10) == []
+        # The words of keys are not those of items.
+        assert await found(caller, "lovelace") == []
+        assert await found(caller, "ada") == ["ada"]
+
+    async def test_retired_generations_of_a_key_are_found_on_request(
+        self, caller: StoreClient
+    ) -> None:
+        first = (await caller.append("hello", key="agent:ada")).session
+        second = await caller.submit(
+            Reset(tenant=caller.tenant, session_id=first.id, new_id=SessionId("ses_second"))
+        )
+        await index(caller)
+        for text in ("agent:a", "ada"):
+            assert await caller.store.search.sessions(caller.tenant, text, 10) == [second.id]
+            listed = await caller.store.search.sessions(caller.tenant, text, 10, generations=True)
+            assert set(listed) == {first.id, second.id}
+        await caller.submit(Delete(tenant=caller.tenant, session_id=first.id))
+        assert await caller.store.search.sessions(caller.tenant, "ada", 10, generations=True) == [
+            second.id
+        ]
+
     async def test_a_session_without_a_key_is_searched_by_its_id(self, caller: StoreClient) -> None:
         one, other = [(await caller.append(f"apple {n}")).session for n in (1, 2)]
         await index(caller)

@@ -6,12 +6,14 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.http.api import sessions
 from tests.in_process import Item, RunningGateway, called, open_gateway, said, text_of
 
 SESSION_FIELDS = {
     "id", "object", "key", "generation", "previous_session_id", "status", "active_turn_id",
     "queued_turns", "last_turn", "created_at", "last_user_activity_at", "item_count",
     "turn_count", "usage", "metadata", "parent_session_id", "parent_sequence", "source",
+    "waits_for",
 }  # fmt: skip
 
 
@@ -503,3 +505,53 @@ async def test_cancelling_an_ended_turn_changes_nothing() -> None:
         assert (await post(gateway, f"{path}/cancel")).json() == before
         assert code_of(await post(gateway, "/v1/turns/turn_x/cancel")) == (404, "turn_not_found")
         assert code_of(await gateway.client.get("/v1/turns/%00")) == (404, "turn_not_found")
+
+
+async def test_sessions_are_searched_by_key_and_id() -> None:
+    async with open_gateway() as gateway:
+        for key in ("agent:main:ada", "agent:main:grace"):
+            await gateway.respond("hi", key=key)
+        ada = await session_of(gateway, "agent:main:ada")
+        for text in ("agent:main:a", ada["id"], ada["id"].replace("ses_", "conv_")):
+            page = await get(gateway, "/v1/sessions", search=text)
+            assert [one["key"] for one in page["data"]] == ["agent:main:ada"], text
+        page = await get(gateway, "/v1/sessions", search="agent:", limit=1)
+        assert (len(page["data"]), page["has_more"]) == (1, True)
+        for wrong in ({"search": " "}, {"search": "x" * 513}, {"search": "a", "key": "k"}):
+            refused = await gateway.client.get("/v1/sessions", params=wrong)
+            assert code_of(refused) == (400, "invalid_input")
+
+
+async def test_a_list_has_the_first_and_the_last_words_on_request() -> None:
+    async with open_gateway() as gateway:
+        for text in ("What is\na session?", "And a turn?"):
+            await gateway.respond(text, key="k")
+        (listed,) = (await get(gateway, "/v1/sessions", preview=True))["data"]
+        assert listed["preview"]["first"] == {"role": "user", "text": "What is a session?"}
+        assert listed["preview"]["last"]["role"] == "assistant"
+        (plain,) = (await get(gateway, "/v1/sessions"))["data"]
+        assert "preview" not in plain
+
+
+async def test_a_list_of_few_among_many_goes_on_where_the_request_before_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "SCANNED_PAGE", 1)
+    monkeypatch.setattr(sessions, "SCANNED_PAGES", 2)
+    async with open_gateway() as gateway:
+        for key in ("a", "b", "c"):
+            await gateway.respond("hi", key=key)
+        second = await session_of(gateway, "b")
+        page = await get(gateway, "/v1/sessions", wants="failed")
+        assert (page["data"], page["has_more"], page["last_id"]) == ([], True, second["id"])
+        rest = await get(gateway, "/v1/sessions", wants="failed", after=page["last_id"])
+        assert (rest["data"], rest["has_more"], rest["last_id"]) == ([], False, None)
+
+
+async def test_a_turn_is_found_by_the_id_of_its_response() -> None:
+    async with open_gateway() as gateway:
+        answer = (await gateway.respond("hi", key="k")).json()
+        turn = await get(gateway, f"/v1/turns/{answer['id']}")
+        assert turn["response_id"] == answer["id"]
+        unknown = await gateway.client.get("/v1/turns/resp_unknown")
+        assert code_of(unknown) == (404, "turn_not_found")

@@ -40,15 +40,21 @@ def parse_query(text: str) -> tuple[Phrase, ...]:
         raise InvalidInput(
             f"q has {len(text)} characters; at most {MAX_QUERY} are allowed", param="q"
         )
+    phrases = split_query(text)
+    if not phrases:
+        raise InvalidInput("q has no word to search for", param="q")
+    return phrases
+
+
+def split_query(text: str) -> tuple[Phrase, ...]:
+    """Return the phrases of a text of any length; none if it has no word."""
     phrases: dict[Phrase, None] = {}
-    for match in _words(text):
+    for match in _words(text[:MAX_QUERY]):
         quoted, word = match[1], match[2]
         phrase, is_pair = query_phrase(quoted if word is None else word)
         if phrase:
             is_prefix = is_pair or (word is not None and word.endswith("*"))
             phrases[Phrase(tuple(phrase), is_prefix)] = None
-    if not phrases:
-        raise InvalidInput("q has no word to search for", param="q")
     return tuple(phrases)[:MAX_PHRASES]
 
 

@@ -1,15 +1,19 @@
 """The Sessions API: list and read sessions, reset, restore, fork and delete them."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.core.errors import InvalidInput, ItemNotFound, SessionNotFound
-from holdfast.core.ids import read_key, session_of_name
+from holdfast.core.ids import Tenant, read_key, session_of_name
 from holdfast.core.model.session import Session, SessionStatus
 from holdfast.core.transaction.commands import Annotate, Delete, Fork, Reset, Restore
 from holdfast.engine.sessions.gateway import Gateway
+from holdfast.engine.turns.approvals import waits_for_approval
 from holdfast.http.api.session_items import SessionItems
+from holdfast.http.api.session_previews import preview
 from holdfast.http.api.turns import find_turn
 from holdfast.http.formats.sessions import session_value, turn_value
 from holdfast.http.request.body import (
@@ -45,6 +49,14 @@ _Turn = tuple[TurnView, msgspec.Raw]
 _encode = msgspec.json.Encoder().encode
 MAX_ITEMS = 1000
 MAX_REASON = 256
+MAX_SEARCH = 512
+SCANNED_PAGE, SCANNED_PAGES = 100, 20
+"""How many sessions one request reads to find those that want somebody's attention."""
+WANTS: dict[str, Callable[[SessionView], bool]] = {
+    "approval": lambda view: waits_for_approval(view.session),
+    "failed": lambda view: view.last_turn is not None and view.last_turn.outcome == "failed",
+}
+"""What a session may want from a person, and which ones do."""
 STATUSES: dict[str, SessionStatus] = {"idle": "idle", "running": "running", "retired": "retired"}
 
 
@@ -61,7 +73,11 @@ class SessionsApi:
     async def list_page(self, request: Request) -> AnyReply:
         """Return a page of sessions; with `key`, its live session or all its generations."""
         query, page_request = request.query(), read_page(request)
-        key = query.get("key")
+        shows_preview = read_flag(query, "preview")
+        if "search" in query:
+            views = await self._search(request, page_request.limit + 1)
+            return await self._list(views, page_request.limit, shows_preview=shows_preview)
+        key, wants = query.get("key"), read_choice(query, "wants", tuple(WANTS))
         status = read_choice(query, "status", tuple(STATUSES))
         sort = read_choice(query, "sort", ("created", "activity"))
         if sort == "activity" and page_request.order == "asc":
@@ -78,9 +94,65 @@ class SessionsApi:
             order=page_request.order,
             sort="activity" if sort == "activity" else "created",
         )
-        views = await self._gateway.read.sessions(request.tenant, session_query)
-        ids = [view.session.id for view in views]
-        return json_reply(page([session_value(view) for view in views], ids, page_request.limit))
+        if wants is None:
+            views = await self._gateway.read.sessions(request.tenant, session_query)
+            return await self._list(views, page_request.limit, shows_preview=shows_preview)
+        if wants == "approval":
+            session_query = replace(session_query, status="running")
+        views, last_read = await self._matching(request.tenant, session_query, WANTS[wants])
+        return await self._list(
+            views, page_request.limit, last_read=last_read, shows_preview=shows_preview
+        )
+
+    async def _search(self, request: Request, limit: int) -> list[SessionView]:
+        """Return the session of an id, and sessions whose keys match."""
+        query = request.query()
+        text, generations = query["search"].strip(), read_flag(query, "generations")
+        for name in ("key", "status", "sort", "wants", "after"):
+            if name in query:
+                raise InvalidInput(f"search takes no {name}", param=name)
+        if not text or len(text) > MAX_SEARCH or "\0" in text:
+            problem = f"search: 1 to {MAX_SEARCH} characters, without NUL"
+            raise InvalidInput(problem, param="search")
+        found = await self._gateway.store.search.sessions(
+            request.tenant, text, limit, generations=generations
+        )
+        views = [await self._visible(request, name) for name in (text, *found)]
+        return [view for view in views if view is not None][:limit]
+
+    async def _matching(
+        self, tenant: Tenant, query: SessionQuery, is_wanted: Callable[[SessionView], bool]
+    ) -> tuple[list[SessionView], str | None]:
+        """Return the sessions that are wanted among the next ones.
+
+        If more have to be read than one request reads, also return the last one that was read.
+        """
+        found: list[SessionView] = []
+        wanted, query = query.limit, replace(query, limit=SCANNED_PAGE)
+        for _ in range(SCANNED_PAGES):
+            views = await self._gateway.read.sessions(tenant, query)
+            found += [view for view in views if is_wanted(view)]
+            if len(found) >= wanted or len(views) < query.limit:
+                return found[:wanted], None
+            query = replace(query, after=views[-1].session.id)
+        return found, query.after
+
+    async def _list(
+        self,
+        views: Sequence[SessionView],
+        limit: int,
+        *,
+        shows_preview: bool,
+        last_read: str | None = None,
+    ) -> AnyReply:
+        values = [session_value(view) for view in views]
+        if shows_preview:
+            for view, value in zip(views[:limit], values, strict=False):
+                value["preview"] = await preview(self._gateway.read, view.session)
+        reply = page(values, [view.session.id for view in views], limit)
+        if last_read is not None and not reply["has_more"]:
+            reply |= {"has_more": True, "last_id": last_read}
+        return json_reply(reply)
 
     async def get(self, request: Request) -> AnyReply:
         """Return one session."""

@@ -2,6 +2,7 @@
 
 from holdfast.core.errors import InvalidInput, NotFound, TurnNotFound
 from holdfast.core.ids import Tenant, TurnId
+from holdfast.core.model.request import turn_of_response
 from holdfast.core.tools.requested import read_tools
 from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.sessions.gateway import Gateway
@@ -120,7 +121,10 @@ def _read_number(query: dict[str, str], name: str) -> int | None:
 
 
 async def find_turn(gateway: Gateway, tenant: Tenant, turn_id: str) -> TurnView | None:
-    """Return a turn by its id."""
+    """Return a turn by its id, or by the id of one of its responses."""
     if "\0" in turn_id:
         return None
-    return await gateway.read.turn(tenant, TurnId(turn_id))
+    of_response = turn_of_response(turn_id)
+    return await gateway.read.turn(
+        tenant, of_response[0] if of_response is not None else TurnId(turn_id)
+    )

@@ -7,7 +7,9 @@ import msgspec
 
 from holdfast.core.healing.policy import Heal, read_heals
 from holdfast.core.model.request import TurnRequest, find_request, response_id
+from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Run, Turn
+from holdfast.engine.turns.approvals import waits_for_approval
 from holdfast.ports.store import SessionView, TurnView
 
 COUNTERS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
@@ -27,6 +29,7 @@ def session_value(view: SessionView) -> dict[str, Any]:
         "status": view.status,
         "active_turn_id": session.active_turn_id,
         "queued_turns": view.queued_turns,
+        "waits_for": _waits_for(session),
         "last_turn": _last_turn(view.last_turn),
         "created_at": int(session.created_at),
         "source": session.started_by,
@@ -36,6 +39,13 @@ def session_value(view: SessionView) -> dict[str, Any]:
         "usage": _usage({name: getattr(session, name) for name in COUNTERS}),
         "metadata": msgspec.Raw(session.metadata),
     }
+
+
+def _waits_for(session: Session) -> str | None:
+    """Return what the running turn waits for from outside, if it waits."""
+    if not session.is_held:
+        return None
+    return "approval" if waits_for_approval(session) else "tool_outputs"
 
 
 def _last_turn(turn: Turn | None) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ TYPES = {
     "feed_index": "create index log_feed on log (txid, pos)",
     "terms": "tsvector",
     # Every search scans the pending list of the index, which by default is up to 4 MB.
+    "search_dropped": "",
     "search_index": "create index search_items_terms on search_items using gin (terms) "
     "with (gin_pending_list_limit = 256)",
     "search_added": "",

@@ -63,6 +63,7 @@ DIALECT = {
     # Terms are made by us and separated by blanks: only ASCII separates them here.
     "terms": "text",
     # Only a ranking by length would need the sizes of columns.
+    "search_dropped": "drop table search_text",
     "search_index": "create virtual table search_text using fts5(terms, tokenize = 'ascii', "
     "content = 'search_items', content_rowid = 'id', columnsize = 0)",
     # Rows must be added many at a time: FTS5 writes a segment at the end of every statement that

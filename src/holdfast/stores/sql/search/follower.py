@@ -19,7 +19,14 @@ from holdfast.core.transaction.commands import (
 from holdfast.stores.sql.entries import read_body, read_items
 from holdfast.stores.sql.plan import Ask, Plan, Row, every, one
 from holdfast.stores.sql.search import statements as sql
-from holdfast.stores.sql.search.terms import BLOCK_BITS, LONG, role_term, scope_terms
+from holdfast.stores.sql.search.terms import (
+    BLOCK_BITS,
+    KEY_BACK,
+    LONG,
+    key_terms,
+    role_term,
+    scope_terms,
+)
 from holdfast.stores.sql.statements import COUNTS
 
 READ_ROWS = 64
@@ -31,6 +38,8 @@ MAX_READ_BYTES = 512 * 1024
 MAX_PLACES, MAX_REPETITIONS = 16_000, 250
 """The most term positions that PostgreSQL stores for an item, and for one of its terms."""
 _ERASED = b"is_erased"
+_FIRST_ENTRY = 1
+"""The number of the entry that began a session."""
 
 
 class BacklogSlice(NamedTuple):
@@ -98,6 +107,8 @@ class BacklogBatch:
             session_activity = active.get(session)
             if session_activity is None or session_activity.at < at:
                 active[session] = ActiveSession(session, tenant, at)
+            if n == _FIRST_ENTRY and key is not None:
+                self._items.append(IndexedItem(pos, KEY_BACK, key_terms(tenant, key), at))
             if packed is not None:
                 self._items += _indexed_items(pos, at, packed, scope_terms(tenant, key, session))
             if body is not None and _ERASED in body:

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.core.ids import Key, SessionId, Tenant, WorkerId
 from holdfast.core.model.records import HIDING, Record, in_force
 from holdfast.core.search.item_text import item_text
-from holdfast.core.search.query import Phrase, parse_query, snippet
+from holdfast.core.search.query import Phrase, parse_query, snippet, split_query
 from holdfast.core.transaction.commands import IndexLog
 from holdfast.ports.search import MAX_HITS, SearchHit, SearchPage, SearchQuery
 from holdfast.stores.sql.entries import read_items, read_records, read_session, session_no
@@ -30,6 +30,7 @@ from holdfast.stores.sql.search.terms import (
     block_terms,
     filters_tsquery,
     fts5_query,
+    key_phrase,
     key_prefixes,
     owner_term,
     phrases_tsquery,
@@ -74,6 +75,14 @@ class SqlSearchIndex:
         phrases = parse_query(query.text)
         return await self._run(lambda _: _Search(tenant, query, phrases, self._stages).page())
 
+    async def sessions(
+        self, tenant: Tenant, text: str, limit: int, *, generations: bool = False
+    ) -> list[SessionId]:
+        """Return sessions whose key begins with a text, then those whose key has its words."""
+        return await self._run(
+            lambda _: _of_keys(tenant, text, limit, self._stages, generations=generations)
+        )
+
     async def hit_place(self, tenant: Tenant, session_id: SessionId, seq: int) -> int | None:
         """Return the place of an item, or None if the tenant has no such item."""
         return await self._run_inline(lambda _: _hit_place(tenant, session_id, seq))
@@ -104,6 +113,28 @@ class SqlSearchIndex:
     async def backlog(self) -> int:
         """Return how many positions of the log are not indexed yet."""
         return await self._run(lambda _: follower.count_backlog())
+
+
+def _of_keys(
+    tenant: Tenant, text: str, limit: int, stages: Sequence[int], *, generations: bool
+) -> Plan[list[SessionId]]:
+    wants_all, end = int(generations), text + LAST_CHARACTER
+    rows = yield from every(sql.SESSIONS_OF_PREFIX, tenant, text, end, wants_all, limit)
+    ids = [SessionId(row[0]) for row in rows]
+    phrases = tuple(key_phrase(phrase) for phrase in split_query(text))
+    if not phrases or len(ids) == limit:
+        return ids
+    query = SearchQuery(text=text, limit=limit)
+    of_words = yield from _Search(tenant, query, phrases, stages).sessions_of_keys()
+    for session_id in of_words:
+        if session_id in ids:
+            continue
+        row = yield from session_row(session_id)
+        if row is not None and (generations or read_session(row).is_live):
+            ids.append(session_id)
+        if len(ids) == limit:
+            break
+    return ids
 
 
 def _hit_place(tenant: Tenant, session_id: SessionId, seq: int) -> Plan[int | None]:
@@ -172,6 +203,12 @@ class _Search:
             return SearchPage(tuple(hits[: self._limit]), has_more=len(hits) > self._limit)
         some = yield from self._some()
         return SearchPage(tuple(some), matches_all=not some)
+
+    def sessions_of_keys(self) -> Plan[list[SessionId]]:
+        """Return the sessions whose keys have all words, those that began last first."""
+        yield from self._prepare()
+        matches = yield from self._matches(self._phrases, self._end, MAX_BATCH)
+        return [match.session_id for match in matches]
 
     def _prepare(self) -> Plan[None]:
         """Find the terms of the filters, and the range of places for the requested time."""

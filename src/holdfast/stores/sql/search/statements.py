@@ -73,7 +73,7 @@ HIT_PLACE = Statement(
 OWN_HIT = Statement(
     "own_hit",
     "select i.id from search_items i join log l on l.pos = i.pos join sessions s "
-    "on s.no = l.session where i.id = ?2 and s.tenant = ?1",
+    "on s.no = l.session where i.id = ?2 and i.back >= 0 and s.tenant = ?1",
 )
 # Items of a session with these numbers, in a range of entries.
 REMOVE_ITEMS = Statement(
@@ -160,6 +160,13 @@ KEYS_OF_PREFIX = Statement(
     "search_keys_of_prefix",
     "select distinct key from sessions where tenant = ?1 and key is not null and key >= ?2 "
     "and key < ?3 limit ?4",
+)
+# The sessions whose keys have a prefix.
+SESSIONS_OF_PREFIX = Statement(
+    "sessions_of_key_prefix",
+    "select id from sessions where tenant = ?1 and key is not null and key >= ?2 and key < ?3 "
+    "and is_visible = 1 and deleted_at is null and (?4 = 1 or is_live = 1) "
+    "order by key, generation desc limit ?5",
 )
 # Each database has its own query language: both texts are passed, and each uses its own.
 _OF_QUERY = "(cast(?10 as bigint) = 0 or l.session = ?10) and l.at >= ?11 and l.at < ?12"

@@ -1,4 +1,4 @@
-"""Terms that are not words: the owner, role and block of an item.
+"""Terms that are not words of an item: its owner, role and block, and the words of keys.
 
 They are indexed with the words of an item, so that a filter is a term of the query and the database
 reads no matches that the filter would drop. Hashes are short: an item that is proposed by mistake
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
+from holdfast.core.search.analysis import terms
 from holdfast.core.search.query import Phrase
 
 MARK = "\ue000"
@@ -19,6 +20,10 @@ BLOCK_BITS = 12
 """Items are numbered; those whose numbers differ only in this many low bits form a block."""
 MAX_PREFIXES = 4
 """How many leading parts of a key, each ended by a colon, are indexed for prefix filters."""
+KEY_BACK = -1
+"""The place, before all items of its entry, of a row with the words of a session's key."""
+KEY_WORD = MARK + "k"
+"""The beginning of terms that are words of keys: a search in items does not find them."""
 
 
 @lru_cache(maxsize=1024)
@@ -51,6 +56,16 @@ def key_prefixes(key: str) -> list[str]:
         return []
     parts = key.split(":", MAX_PREFIXES)[:-1]
     return [":".join(parts[: count + 1]) + ":" for count in range(len(parts))]
+
+
+def key_terms(tenant: str, key: str) -> str:
+    """Return the terms of a row that stands for a key, separated by blanks."""
+    return " ".join((tenant_term(tenant), *(KEY_WORD + word for word in terms(key))))
+
+
+def key_phrase(phrase: Phrase) -> Phrase:
+    """Return a phrase of a query as one of words of keys; its last word may go on."""
+    return Phrase(tuple(KEY_WORD + term for term in phrase.terms), is_prefix=True)
 
 
 def role_term(role: str) -> str:
