@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import psutil
@@ -88,6 +89,10 @@ class PostgresServer:
         shutil.rmtree(self._data)
         _copy(folder, self._data)
 
+    def host(self) -> str:
+        """Return the folder of its socket, which is the host in a URL."""
+        return parse_qs(urlsplit(self.url()).query)["host"][0]
+
     def url(self, database: str = "postgres") -> str:
         """Return the URL of a database."""
         return self._pattern.replace("{database}", database)
@@ -132,6 +137,26 @@ def private_server(*settings: str) -> Iterator[PostgresServer]:
         yield server
     finally:
         server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def standby_of(primary: PostgresServer, name: str = "standby") -> Iterator[PostgresServer]:
+    """Run a copy of a server that follows it; the server is restarted for that."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-postgres-"))
+    primary.stop(signal.SIGINT)
+    primary.copy_to(folder / "data")
+    primary.start()
+    with (folder / "data" / "postgresql.auto.conf").open("a") as settings:
+        source = f"host={primary.host()} user=postgres application_name={name}"
+        settings.write(f"primary_conninfo = '{source}'\n")
+    standby = PostgresServer(folder)
+    standby.become_standby()
+    try:
+        standby.start()
+        yield standby
+    finally:
+        standby.stop()
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -11,6 +11,7 @@ from holdfast.core.errors import InvalidInput
 from holdfast.core.ids import DEFAULT_TENANT, Tenant, read_tenant
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.engine.clock import RandomIds, SystemClock
+from holdfast.engine.logging import log
 from holdfast.engine.maintenance.search_indexer import SearchIndexer
 from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.sessions.gateway import Gateway, Handler
@@ -164,7 +165,7 @@ async def open_application(
     from holdfast.observability.tracing import trace_calls, trace_commits
     from holdfast.providers.routing import UpstreamRouter
 
-    ids, store = RandomIds(), await open_configured_store(settings)
+    ids, store = RandomIds(), await _open_to_serve(settings)
     upstreams = UpstreamRouter(settings.upstreams, ids.new)
     toolbox: GatewayTools | None = None
     try:
@@ -212,6 +213,19 @@ async def open_application(
             await toolbox.close()
         await upstreams.close()
         await store.close()
+
+
+async def _open_to_serve(settings: Settings) -> SqlStore:
+    """Open the configured store; log what endangers acknowledged turns, as the doctor finds it."""
+    store = await open_configured_store(settings)
+    try:
+        risk = await store.risk()
+    except BaseException:
+        await store.close()
+        raise
+    if risk is not None:
+        log.warning("store.replication_at_risk", finding=risk.code, detail=risk.detail)
+    return store
 
 
 def _transcriber(settings: Settings, upstreams: "UpstreamRouter") -> "Transcriber | None":

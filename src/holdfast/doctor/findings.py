@@ -61,6 +61,11 @@ KINDS: dict[str, FindingKind] = {
         meaning="the database accepts no writes, so every turn gets `store_unavailable`",
         remedy="select the primary with --store, or promote this one, or turn the setting off",
     ),
+    "store_standby": FindingKind(
+        severity="note",
+        meaning="what was checked is a standby, as the URL asks; a gateway needs the primary",
+        remedy="none needed for commands that read; give gateways a URL of the primary",
+    ),
     "schema_too_new": FindingKind(
         severity="problem",
         meaning="the store was written by a newer version than this one",
@@ -86,6 +91,16 @@ KINDS: dict[str, FindingKind] = {
         severity="problem",
         meaning="the database is configured so that a crash may lose acknowledged turns",
         remedy="turn the setting back on",
+    ),
+    "replication_asynchronous": FindingKind(
+        severity="warning",
+        meaning="a standby that is promoted may lack the last acknowledged turns",
+        remedy="set synchronous_standby_names; see Run PostgreSQL highly available",
+    ),
+    "replication_stalled": FindingKind(
+        severity="problem",
+        meaning="no commit is acknowledged until a synchronous standby is attached",
+        remedy="start the standby, or name another one in synchronous_standby_names",
     ),
     "permissions_open": FindingKind(
         severity="warning",

@@ -67,6 +67,10 @@ def _read_only(inspection: StoreInspection, location: str) -> Iterator[Finding]:
         detail = "default_transaction_read_only is on"
         if settings.get("in_hot_standby") == "on":
             detail = "the server is a standby (in recovery)"
+            if inspection.is_standby_wanted:
+                detail += ", as target_session_attrs asks for"
+                yield Finding(code="store_standby", subject=location, detail=detail)
+                return
         yield Finding(code="store_read_only", subject=location, detail=f"{location}: {detail}")
 
 
@@ -92,6 +96,9 @@ def _durability(inspection: StoreInspection) -> Iterator[Finding]:
     for name in ("fsync", "full_page_writes", "synchronous_commit"):
         if settings.get(name) == "off":
             yield Finding(code="durability_weak", subject=name, detail=f"{name} is off")
+    risk = inspection.replication.risk() if inspection.replication is not None else None
+    if risk is not None:
+        yield Finding(code=risk.code, subject="replication", detail=risk.detail)
 
 
 def _disk(inspection: StoreInspection, location: str) -> Iterator[Finding]:

@@ -87,7 +87,7 @@ async def _check(
 
     findings = list(check_inspection(await inspect_store(settings.store.url)))
     findings += await check_agents(settings.upstreams)
-    if any(finding.code == "store_read_only" for finding in findings):
+    if any(finding.code in ("store_read_only", "store_standby") for finding in findings):
         is_fixing = False
     is_outdated = any(finding.code == "schema_behind" for finding in findings)
     failures: dict[Finding, str] = {}

@@ -21,7 +21,12 @@ from holdfast.stores.postgres.connect import ANSWER_SECONDS, CLOSE_SECONDS, Conn
 from holdfast.stores.postgres.dialect import TYPES, in_dollars, spelled
 from holdfast.stores.postgres.dsn import read_target
 from holdfast.stores.postgres.errors import explain, meaning
-from holdfast.stores.postgres.inspect import check_names, foreign, read_columns
+from holdfast.stores.postgres.inspect import (
+    check_names,
+    foreign,
+    read_columns,
+    read_replication,
+)
 from holdfast.stores.postgres.listener import NotificationListener
 from holdfast.stores.postgres.optimistic_batch import (
     CachedDecisions,
@@ -31,6 +36,7 @@ from holdfast.stores.postgres.optimistic_batch import (
 from holdfast.stores.postgres.row_locks import lock
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.plan import Ask, Plan, Row
+from holdfast.stores.sql.schema_info import Risk
 from holdfast.stores.sql.store import SqlDriver, SqlStore
 
 ResultT = TypeVar("ResultT")
@@ -151,6 +157,16 @@ class PostgresDriver(SqlDriver):
         try:
             # An idle connection may have died: try once on a new one.
             return await self._read(query)
+        except Exception as exc:
+            raise explain(exc) from exc
+
+    async def risk(self) -> Risk | None:
+        """Return what endangers acknowledged commits: how the server is replicated."""
+        if self._readers is None:
+            raise StoreClosed("the store is closed")
+        try:
+            async with self._readers.acquire(timeout=self._connector.answer_seconds) as connection:
+                return (await read_replication(connection)).risk()
         except Exception as exc:
             raise explain(exc) from exc
 

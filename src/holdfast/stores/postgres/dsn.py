@@ -25,6 +25,7 @@ _OF_THE_CONNECTION = frozenset(
      "target_session_attrs", "krbsrvname", "gsslib", "options"}
 )  # fmt: skip
 _SEVERAL = frozenset({"host", "port"})
+_STANDBYS = frozenset({"standby", "prefer-standby", "read-only"})
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True,
              "false": False, "0": False, "no": False, "off": False}  # fmt: skip
 
@@ -39,6 +40,8 @@ class PostgresTarget:
     """Settings of the server in the URL; `dsn` does not have them."""
     connect_seconds: float
     allows_async_commit: bool
+    prefers_standby: bool = False
+    """Whether the URL asks for a server that may refuse writes."""
 
 
 def read_target(url: str, *, connect_seconds: float = 5.0) -> PostgresTarget:
@@ -63,8 +66,11 @@ def read_target(url: str, *, connect_seconds: float = 5.0) -> PostgresTarget:
         elif name not in _OF_THE_CLIENT and value:
             server_settings[name] = value
     _check_ports(parts.netloc, kept.get("port", ""))
-    dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(kept, quote_via=quote), ""))
     where = unquote(parts.netloc.rpartition("@")[2]) or kept.get("host") or "the local socket"
+    if "," in where:
+        # Of several servers one is the primary: a standby would refuse every turn.
+        kept.setdefault("target_session_attrs", "primary")
+    dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(kept, quote_via=quote), ""))
     database = unquote(parts.path.removeprefix("/")) or kept.get("dbname") or "of the user"
     return PostgresTarget(
         dsn=dsn,
@@ -72,6 +78,7 @@ def read_target(url: str, *, connect_seconds: float = 5.0) -> PostgresTarget:
         settings=server_settings,
         connect_seconds=connect_seconds,
         allows_async_commit=allows_async_commit,
+        prefers_standby=kept.get("target_session_attrs") in _STANDBYS,
     )
 
 

@@ -9,6 +9,7 @@ from holdfast.stores.postgres.dsn import read_target
 from holdfast.stores.sql import migrations
 from holdfast.stores.sql.schema_info import (
     POSTGRES_SETTINGS,
+    Replication,
     StoreInspection,
     missing_from,
     steps_left,
@@ -18,6 +19,19 @@ COLUMNS = (
     "select table_name::text, column_name::text from information_schema.columns "
     "where table_schema = current_schema()"
 )
+
+# A subscriber of a publication is no standby, nor is a base backup; standbys of a standby are never
+# waited for. A role that may not read the states of others gets nulls.
+REPLICATION = """
+with attached as (
+  select r.pid, coalesce(r.application_name, '') as name, r.sync_state from pg_stat_replication r
+  where not pg_is_in_recovery() and (r.state is null or r.state in ('streaming', 'catchup'))
+  and not exists (
+    select 1 from pg_replication_slots s where s.active_pid = r.pid and s.slot_type = 'logical'))
+select current_setting('synchronous_commit'),
+  case when pg_is_in_recovery() then '' else current_setting('synchronous_standby_names') end,
+  array(select name from attached order by pid), array(select sync_state from attached order by pid)
+"""
 
 
 async def read_columns(connection: Connection) -> dict[str, set[str]]:
@@ -42,6 +56,16 @@ def foreign(where: str, tables: list[str]) -> ForeignDatabase:
     )
 
 
+async def read_replication(connection: Connection) -> Replication:
+    """Return what a primary says about its standbys; nothing if it is one itself."""
+    ((commit, names, standbys, states),) = await connection.fetch(REPLICATION)
+    return Replication(
+        synchronous_commit=commit,
+        standby_names=names,
+        standbys=tuple(zip(standbys, states, strict=True)),
+    )
+
+
 async def inspect_postgres(url: str, expected: dict[str, set[str]]) -> StoreInspection:
     """Inspect the database that a URL names."""
     target = read_target(url)
@@ -58,6 +82,7 @@ async def inspect_postgres(url: str, expected: dict[str, set[str]]) -> StoreInsp
             name: await connection.fetchval("select current_setting($1)", name)
             for name in POSTGRES_SETTINGS
         }
+        replication = await read_replication(connection)
     finally:
         await close_quietly(connection)
     try:
@@ -73,5 +98,7 @@ async def inspect_postgres(url: str, expected: dict[str, set[str]]) -> StoreInsp
         is_first_schema=migrations.is_first_schema(applied),
         missing=missing_from(columns, expected) if is_current else (),
         settings=settings,
+        is_standby_wanted=target.prefers_standby,
+        replication=replication,
         clock_ahead_seconds=ahead,
     )

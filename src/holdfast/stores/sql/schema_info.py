@@ -12,6 +12,43 @@ POSTGRES_SETTINGS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Risk:
+    """Why acknowledged turns may be lost, or none be acknowledged; `code` is that of a finding."""
+
+    code: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replication:
+    """What a primary says about its standbys."""
+
+    synchronous_commit: str
+    standby_names: str
+    """`synchronous_standby_names`: which standbys a commit waits for."""
+    standbys: tuple[tuple[str, str | None], ...] = ()
+    """The attached ones, with their `sync_state`; None if this role may not read it."""
+
+    def risk(self) -> Risk | None:
+        """Return what endangers commits; of several consequences of one cause, the cause alone."""
+        if self.standby_names and self.synchronous_commit in ("local", "remote_write"):
+            waits = (
+                "do not wait" if self.synchronous_commit == "local" else "do not wait for a disk"
+            )
+            detail = f"synchronous_commit is {self.synchronous_commit}: commits {waits}"
+            return Risk(code="durability_weak", detail=f"{detail} of synchronous_standby_names")
+        if not self.standby_names and self.standbys:
+            names = ", ".join(sorted({name or "(name not shown)" for name, _ in self.standbys}))
+            detail = f"synchronous_standby_names is empty, and standbys are attached: {names}"
+            return Risk(code="replication_asynchronous", detail=detail)
+        states = {state for _, state in self.standbys}
+        if self.standby_names and not states & {"sync", "quorum", None}:
+            detail = f"none of synchronous_standby_names ({self.standby_names}) is attached"
+            return Risk(code="replication_stalled", detail=detail)
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreInspection:
     """The findings; None if something cannot be read or does not exist."""
 
@@ -29,6 +66,9 @@ class StoreInspection:
     """Tables and columns that an up-to-date schema has and this one lacks."""
     damage: tuple[str, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
+    is_standby_wanted: bool = False
+    """Whether the URL asks for a standby."""
+    replication: Replication | None = None
     clock_ahead_seconds: float | None = None
     """How far the database's clock is ahead of this machine's."""
     free_bytes: int | None = None

@@ -46,6 +46,7 @@ from holdfast.stores.sql.entries import EXPIRED, read_turn
 from holdfast.stores.sql.erasure import idle_sessions
 from holdfast.stores.sql.plan import Plan, QueryRunner, SnapshotReader, every, every_as, reading
 from holdfast.stores.sql.schedules import SqlScheduleReader
+from holdfast.stores.sql.schema_info import Risk
 from holdfast.stores.sql.search.activity import sessions_by_activity
 from holdfast.stores.sql.search.index import SqlSearchIndex
 from holdfast.stores.sql.worker_locks import WorkerTokens
@@ -89,6 +90,10 @@ class SqlDriver(BatchDriver, Protocol):
     async def check_room(self) -> None:
         """Raise `StoreUnavailable` if the disk is known to have no room for a turn."""
         return  # its server alone knows
+
+    async def risk(self) -> Risk | None:
+        """Return what endangers acknowledged commits beside the disk of the database."""
+        return None
 
     async def has_news(self) -> bool:
         """Whether another process may have written since the last call."""
@@ -437,6 +442,10 @@ class SqlStore:
         """Raise `StoreUnavailable` if the disk is known to have no room for a turn."""
         self._check_open()
         await self._driver.check_room()
+
+    async def risk(self) -> Risk | None:
+        """Return what endangers acknowledged commits beside the disk of the database."""
+        return await self._driver.risk()
 
     async def has_news(self) -> bool:
         """Whether another process may have written since the last call."""

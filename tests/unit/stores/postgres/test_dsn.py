@@ -13,7 +13,19 @@ def test_a_url_with_a_driver_name_is_the_same_database() -> None:
 
 def test_several_hosts_may_be_given_one_by_one() -> None:
     dsn = read_target("postgresql://u@/d?host=a:1&host=b:2").dsn
-    assert dsn == "postgresql://u@/d?host=a%3A1%2Cb%3A2"
+    assert dsn == "postgresql://u@/d?host=a%3A1%2Cb%3A2&target_session_attrs=primary"
+
+
+def test_several_hosts_mean_the_primary_among_them_unless_the_url_says_otherwise() -> None:
+    assert read_target("postgresql://h/d").dsn == "postgresql://h/d"
+    assert read_target("postgresql://a,b/d").dsn.endswith("?target_session_attrs=primary")
+    chosen = "postgresql://a,b/d?target_session_attrs=any"
+    assert read_target(chosen).dsn == chosen
+    assert [
+        name
+        for name in ("any", "primary", "read-write", "prefer-standby", "standby", "read-only")
+        if read_target(f"postgresql://a,b/d?target_session_attrs={name}").prefers_standby
+    ] == ["prefer-standby", "standby", "read-only"]
 
 
 def test_what_only_libpq_understands_is_left_out() -> None:
