@@ -65,8 +65,10 @@ def test_the_unit_runs_an_existing_command_and_waits_for_its_grace_time() -> Non
     known: Any = typer.main.get_command(app)
     flags = {flag for option in known.commands[command].params for flag in option.opts}
     assert {option for option in options if option.startswith("--")} <= flags
-    server = load(DEPLOY / "holdfast.toml", environment={}).server
-    assert float(service["TimeoutStopSec"]) > server.drain_seconds + server.grace_seconds
+    for url in ("sqlite:////var/lib/holdfast/holdfast.db", "postgresql:///holdfast"):
+        settings = load(DEPLOY / "holdfast.toml", environment={"HOLDFAST_STORE_URL": url})
+        stop_seconds = settings.drain_seconds + settings.server.grace_seconds
+        assert float(service["TimeoutStopSec"]) > stop_seconds
     assert service["Restart"] == "always"
 
 
@@ -112,9 +114,11 @@ def test_the_compose_file_has_postgresql_and_two_replicas() -> None:
     assert named == {"gateway-1", "gateway-2"}
     assert gateway["read_only"] is True
     assert gateway["cap_drop"] == ["ALL"]
-    server = load(DEPLOY / "compose.toml", environment={"GATEWAY_API_KEY": "x"}).server
+    environment = {"GATEWAY_API_KEY": "x", "HOLDFAST_STORE_URL": "postgresql://database/holdfast"}
+    settings = load(DEPLOY / "compose.toml", environment=environment)
     stop_seconds = float(gateway["stop_grace_period"].removesuffix("s"))
-    assert stop_seconds > server.drain_seconds + server.grace_seconds
+    assert settings.drain_seconds == 2
+    assert stop_seconds > settings.drain_seconds + settings.server.grace_seconds
     assert gateway["environment"]["HOLDFAST_STORE_URL"].startswith("postgresql://")
     assert gateway["depends_on"]["database"]["condition"] == "service_healthy"
     assert services["database"]["image"].startswith("postgres:")

@@ -61,6 +61,8 @@ COMMAND_VARIABLES = frozenset(
     {"HOLDFAST_CONFIG", "HOLDFAST_URL", "HOLDFAST_API_KEY", "HOLDFAST_UPSTREAM_KEY"}
 )
 """Variables that are not fields of a section."""
+DRAIN_SECONDS = 2.0
+"""How long a replica drains by default, until load balancers have seen that it stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,13 @@ class Settings:
     """`[[webhook]]` tables: servers that are sent facts."""
     people: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """`[people]`: one memory for one person over all channels."""
+
+    @property
+    def drain_seconds(self) -> float:
+        """How long requests are accepted after SIGTERM: only PostgreSQL has other replicas."""
+        if self.server.drain_seconds is not None:
+            return self.server.drain_seconds
+        return DRAIN_SECONDS if self.store.url.startswith("postgres") else 0.0
 
     @property
     def reset_policy(self) -> ResetPolicy:

@@ -41,8 +41,8 @@ class ServerSettings:
     """Address to listen on; other than loopback only with an API key."""
     port: Annotated[int, PORTS] = 8377
     """Port to listen on; 0 selects a free one."""
-    drain_seconds: float = 0.0
-    """After SIGTERM: seconds to keep accepting requests while `/readyz` answers 503."""
+    drain_seconds: float | None = None
+    """After SIGTERM: seconds to accept requests while `/readyz` fails; unset: 2 with PostgreSQL."""
     grace_seconds: float = 20.0
     """After draining: seconds in which running turns may finish before they are interrupted."""
     cors_origins: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class ServerSettings:
             raise InvalidSetting(f"server.port must be a number {PORTS}, not {self.port!r}")
         if self.grace_seconds < 0:
             raise InvalidSetting("server.grace_seconds must not be negative")
-        if self.drain_seconds < 0:
+        if self.drain_seconds is not None and self.drain_seconds < 0:
             raise InvalidSetting("server.drain_seconds must not be negative")
 
     @property

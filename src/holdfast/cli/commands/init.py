@@ -16,7 +16,7 @@ TEMPLATE = """\
 [server]
 # host = "127.0.0.1"    # another address needs an API key: `holdfast keys create`
 # port = 8377
-# drain_seconds = 0     # after SIGTERM: keep accepting while /readyz answers 503
+# drain_seconds = 0     # after SIGTERM: keep accepting while /readyz answers 503 (PostgreSQL: 2)
 # grace_seconds = 20    # then: time for running turns to finish
 
 [store]

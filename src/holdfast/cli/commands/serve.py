@@ -72,7 +72,7 @@ async def serve(settings: Settings) -> None:
                 config,
                 application,
                 grace_seconds=grace,
-                drain_seconds=settings.server.drain_seconds,
+                drain_seconds=settings.drain_seconds,
             )
             _freeze_startup_objects()
             _return_large_blocks()
