@@ -19,8 +19,8 @@ WHOLE = frozenset({
 })  # fmt: skip
 """Statements that read everything of their kind, or of a tenant or channel."""
 OPEN = frozenset({
-    "activity_of_lanes", "claimed_messages", "cut_leases", "due_messages", "erase_late_writes",
-    "erase_partials", "list_running_sessions_down", "list_running_sessions_up",
+    "activity_of_lanes", "claimed_messages", "cut_leases", "declare_dead", "due_messages",
+    "erase_late_writes", "erase_partials", "list_running_sessions_down", "list_running_sessions_up",
     "orphaned_sessions", "owned_runs", "owned_turns", "report_lanes",
     "report_workers", "tenant_turns",
 })  # fmt: skip

@@ -430,7 +430,8 @@ ENTRY_PLACE = Statement(
 OWN_ENTRY = Statement(
     "own_entry",
     f"select l.txid, l.events - {_BEFORE} from log l where l.pos = ?2 "
-    "and exists (select 1 from sessions s where s.no = l.session and s.tenant = ?1)",
+    # Not a join: it might read all sessions.
+    "and (select s.tenant from sessions s where s.no = l.session) = ?1",
 )
 ADD_IDEMPOTENCY = insert("add_idempotency", "idempotency", IdempotencyRow)
 IDEMPOTENCY_BY_KEY = Statement(
@@ -586,7 +587,8 @@ SAVE_WORKER = Statement(
 DECLARE_DEAD = Statement(
     "declare_dead",
     f"update workers set alive_until = {EXPIRED}, died_at = ?2, "
-    "running = (select count(*) from lanes where owner = ?1) where id = ?1",
+    # Several at once are found by the only `where`.
+    "running = (select count(case when owner = ?1 then 1 end) from lanes) where id = ?1",
     is_fenced=True,
 )
 WORKER_DEATH = Statement(

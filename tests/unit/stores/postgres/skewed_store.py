@@ -173,6 +173,10 @@ _VIEWS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "add_search_items": lambda n: (json.dumps([[n + 1, 0, "new"]]), 10**6 + n),
     "count_search_matches": lambda n: ("x", f"'word{n + 20}'", "'common'", "'common'", 0, 5),
     "erase_search_items": lambda n: (n + 5,),
+    "entry_place": lambda n: (1, 300 * n + 1),
+    "hit_place": lambda n: (500 * n, n),
+    "own_entry": lambda n: ("big", 500 * n + 5),
+    "own_hit": lambda n: ("big", n + 5),
     "follower_cursor": lambda n: ("search",),
     "move_cursor": lambda n: ("search", 0, 1, 0, 0),
     "remove_search_items": lambda n: (n + 5, 1, 6, 1, 6),
@@ -186,6 +190,9 @@ _VIEWS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     ),
     "search_page_entries": lambda n: (json.dumps([n + 20, n + 40]),),
     "search_page_records": lambda n: (json.dumps([1, n + 5]),),
+    "sessions_of_key_prefix": lambda n: (
+        "big", f"k{n * 100 + 101}", f"k{n * 100 + 103}", n % 2, 5,
+    ),
     "start_cursor": lambda n: (f"new{n}", 0, 0),
 }  # fmt: skip
 
@@ -256,6 +263,7 @@ PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "add_late_write": lambda n: (f"late_new_{n}", "turn", 1, b""),
     "add_stop_request": lambda n: (f"run_{n}", "code", None, 0.0),
     "stop_request": lambda n: (f"run_{n}",),
+    "worker_death": lambda n: (f"w{n}",),
     "drop_stop_request": lambda n: (f"run_{n}",),
     "mark_delivered": lambda n: (f"turn_{n + 2}_1", 1, 1.0),
     "claim_retry": lambda n: (f"turn_{n + 2}_1", 1, 1),
