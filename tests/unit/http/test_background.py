@@ -373,3 +373,18 @@ async def test_the_same_idempotency_key_gives_the_same_background_turn() -> None
         again = await gateway.client.post("/v1/responses", json=ask(), headers=headers)
         assert again.json() == done
         assert len(model.calls) == 1
+
+
+async def test_a_person_in_the_console_is_a_user_whose_turns_run_in_the_background() -> None:
+    model = TalkingModel()
+    async with open_gateway(model) as gateway:
+        for key, source in (("typed", "console"), ("polled", "background")):
+            more = {"X-Session-Source": "console"} if source == "console" else {}
+            answer = await gateway.client.post(
+                "/v1/responses", json=ask(), headers={"X-Session-Key": key, **more}
+            )
+            await ended(gateway, answer.json()["id"])
+            (listed,) = (await gateway.client.get(f"/v1/sessions?key={key}")).json()["data"]
+            turn = (await gateway.client.get(f"/v1/turns/{answer.json()['id']}")).json()
+            assert (listed["source"], turn["source"]) == (source, source)
+            assert (listed["last_user_activity_at"] is not None) == (source == "console")

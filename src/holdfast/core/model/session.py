@@ -9,7 +9,9 @@ from msgspec.structs import astuple, replace
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
 
 SessionStatus = Literal["idle", "running", "retired"]
-SessionSource = Literal["user", "background", "cron", "channel", "internal", "system"]
+SessionSource = Literal[
+    "user", "console", "background", "cron", "channel", "internal", "system"
+]  # fmt: skip
 """The source of a turn, and of a session's first turn."""
 
 

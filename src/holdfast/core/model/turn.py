@@ -20,9 +20,9 @@ OnBusy = Literal["enqueue", "reject", "interrupt", "rollback", "steer"]
 STEERING = -(10**9)
 """Added to the number of a turn that joins the running one, so that it is first in the queue."""
 
-USER_ACTIVITY: frozenset[Source] = frozenset({"user", "channel"})
-"""Sources that count as user activity."""
-RUN_AGAIN: frozenset[Source] = frozenset({"background", "cron", "channel"})
+USER_ACTIVITY: frozenset[Source] = frozenset({"user", "console", "channel"})
+"""Sources that count as user activity: behind each of them is a person."""
+RUN_AGAIN: frozenset[Source] = frozenset({"console", "background", "cron", "channel"})
 """Sources without a waiting connection: their turns run again after a crash."""
 
 

@@ -26,10 +26,11 @@ MAX_ID = 255
 _NOT_TEXT = "a session key must be UTF-8 text"
 _SINGLE = (
     b"x-session-key", b"x-openclaw-session-key", b"x-session-id", b"idempotency-key", b"x-on-busy",
-    b"x-session-internal", b"x-expected-session-id", b"x-session-history",
+    b"x-session-internal", b"x-session-source", b"x-expected-session-id", b"x-session-history",
 )  # fmt: skip
 
 
+CONSOLE = "console"
 HistoryMode = Literal["auto", "whole", "new"]
 
 
@@ -43,6 +44,8 @@ class SessionHeaders(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     on_busy: OnBusy | None = None
     is_internal: bool = False
+    is_console: bool = False
+    """Whether a person typed it in the console, which follows its answers in the background."""
     retry_count: int = 0
     sends_everything: bool = False
     """Whether the client always sends its whole history (Codex)."""
@@ -153,6 +156,10 @@ def _choice(header: str, value: bytes, choices: tuple[Any, ...]) -> Any:
     return text
 
 
+def _source(value: bytes) -> bool:
+    return bool(_choice("X-Session-Source", value, (CONSOLE,)))
+
+
 def _flag(header: str, value: bytes) -> bool:
     raw = header_text(value)
     if raw.lower() in ("false", "0"):
@@ -178,6 +185,7 @@ _PARSERS: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
     b"idempotency-key": ("idempotency_key", _idempotency_key),
     b"x-on-busy": ("on_busy", _on_busy),
     b"x-session-internal": ("is_internal", partial(_flag, "X-Session-Internal")),
+    b"x-session-source": ("is_console", _source),
     b"x-session-history": ("history", _history),
     b"x-tool-trace": ("with_trace", partial(_flag, "X-Tool-Trace")),
     b"x-stainless-retry-count": ("retry_count", _count),

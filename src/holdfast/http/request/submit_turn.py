@@ -411,7 +411,10 @@ class TurnSubmitter:
         gateway, new_id = self.gateway, self.gateway.ids.new
         if matched.repeated is not None:
             target = _after_parent(matched.repeated)
-        source: Source = "background" if turn_request.is_background else "user"
+        source: Source = "user"
+        if turn_request.is_background:
+            # No privilege: whoever may send this may also send a turn of a user.
+            source = "console" if headers.is_console else "background"
         turn_id = new_id("turn")
         # The first run of a turn, and a session that it creates, share the turn's random part.
         name = turn_id.removeprefix("turn")

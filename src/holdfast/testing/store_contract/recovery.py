@@ -158,7 +158,7 @@ class RecoveryContract:
         assert await other.texts(run.session) == ["a", "b", "torn"]
         assert_sound(await picture(other, run.session.id))
 
-    @pytest.mark.parametrize("source", ["background", "cron", "channel"])
+    @pytest.mark.parametrize("source", ["background", "cron", "channel", "console"])
     async def test_a_turn_nobody_waits_for_goes_back_to_the_front_of_its_queue(
         self, caller: StoreClient, other: StoreClient, source: Source
     ) -> None:

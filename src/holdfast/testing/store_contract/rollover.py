@@ -57,8 +57,8 @@ class RolloverContract:
 
     @pytest.mark.parametrize(
         ("source", "counts"),
-        [("user", True), ("channel", True), ("cron", False), ("background", False),
-         ("system", False), ("internal", False)],
+        [("user", True), ("console", True), ("channel", True), ("cron", False),
+         ("background", False), ("system", False), ("internal", False)],
     )  # fmt: skip
     async def test_only_users_and_channels_are_activity(
         self, caller: StoreClient, clock: ManualClock, source: Source, *, counts: bool

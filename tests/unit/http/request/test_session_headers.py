@@ -96,6 +96,7 @@ async def test_reserved_openclaw_keys_are_rejected(sent: str) -> None:
     [
         {"X-On-Busy": "maybe"},
         {"X-Session-Internal": "perhaps"},
+        {"X-Session-Source": "cron"},
         {"Idempotency-Key": "x" * 256},
         {"X-Session-Id": "ses_1", "X-Session-Key": "k"},
     ],

@@ -238,7 +238,7 @@ class ChatPage extends PageElement {
    */
   async ask(input, { history, shown }) {
     /** @type {Record<string, string>} */
-    const headers = { "Idempotency-Key": `console-${randomId()}`, "X-Session-History": history };
+    const headers = { "Idempotency-Key": `console-${randomId()}`, "X-Session-History": history, "X-Session-Source": "console" };
     if (this.sessionId) headers["X-Session-Id"] = this.sessionId;
     else headers["X-Session-Key"] = this.key.trim() || `console:${randomId().slice(0, 12)}`;
     const answer = new LiveAnswer();
