@@ -477,6 +477,13 @@ CLOCKS = (
 
 REPLICAS = (
     Fault(
+        "a host that hangs keeps a process from the others",
+        f"{STORES}/postgres/hosts.py",
+        "pause = HEAD_START_SECONDS if one_each else None",
+        "pause = None",
+        ("tests/contract/test_several_hosts.py",),
+    ),
+    Fault(
         "pooled connections read without the settings that bound them",
         f"{STORES}/postgres/driver.py",
         "            init=self._connector.prepare,\n",

@@ -10,6 +10,7 @@ from asyncpg.pool import PoolConnectionProxy
 from holdfast.core.errors import DurabilityRefused, InvalidSetting, StoreError, StoreUnavailable
 from holdfast.stores.postgres.dsn import ALLOW_ASYNC_COMMIT, PostgresTarget
 from holdfast.stores.postgres.errors import first_line, meaning
+from holdfast.stores.postgres.hosts import connect_to_any
 
 Connection = asyncpg.Connection | PoolConnectionProxy
 OLDEST_SERVER = 140000
@@ -72,7 +73,7 @@ class Connector:
     async def connect(self) -> asyncpg.Connection:
         """Return a connection with our settings, to a suitable server."""
         try:
-            connection: asyncpg.Connection = await asyncpg.connect(**self.arguments())
+            connection = await connect_to_any(**self.arguments())
         except ValueError:
             # Without the cause: its text may contain parts of the URL.
             raise InvalidSetting("PostgreSQL does not understand the store url") from None

@@ -21,6 +21,7 @@ from holdfast.stores.postgres.connect import ANSWER_SECONDS, CLOSE_SECONDS, Conn
 from holdfast.stores.postgres.dialect import TYPES, in_dollars, spelled
 from holdfast.stores.postgres.dsn import read_target
 from holdfast.stores.postgres.errors import explain, meaning
+from holdfast.stores.postgres.hosts import connect_to_any
 from holdfast.stores.postgres.inspect import (
     check_names,
     foreign,
@@ -98,6 +99,7 @@ class PostgresDriver(SqlDriver):
             max_size=READERS,
             init=self._connector.prepare,
             reset=_skip_reset,
+            connect=connect_to_any,
             **self._connector.arguments(),
         )
 
