@@ -16,6 +16,7 @@ import pytest
 from holdfast.cli.output.masking import mask_url
 from tests.cli.conftest import GatewayUnderTest
 from tests.cli.terminals import COMMAND, Terminal, in_own_process, in_process
+from tests.migration.first_schema import create_file
 from tests.postgres import PostgresServer
 
 IMPORT = ("sessions", "import", str(Path(__file__).parent.parent / "importing/golden/openclaw"))
@@ -28,12 +29,12 @@ COMMANDS = [
 ]
 
 
-GOLDEN = Path(__file__).parent.parent / "migration/golden/v0001.sqlite"
+GOLDEN = Path(__file__).parent.parent / "migration/golden/log_0.1.0.sqlite"
 
 
 def _file(path: Path, kind: str) -> Path:
     if kind == "older":
-        shutil.copy(GOLDEN, path)
+        create_file(path)
         connection = sqlite3.connect(path)
         connection.execute("pragma journal_mode = wal")
         connection.close()
@@ -68,14 +69,14 @@ def test_a_file_that_is_not_a_store_is_named(
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
-def test_a_store_of_an_earlier_version_is_refused_and_the_way_to_upgrade_named(
+def test_a_store_of_the_first_schema_is_refused_and_the_way_out_named(
     command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = _file(tmp_path / "store.db", "older")
     before = path.read_bytes()
     outcome = in_process(capsys, *command, "--store", f"sqlite:///{path}")
     assert (outcome.code, outcome.out, outcome.err.count("\n")) == (1, "", 1)
-    assert "`holdfast upgrade OLD NEW`" in outcome.err
+    assert "export its sessions with that version" in outcome.err
     assert path.read_bytes() == before
 
 
@@ -209,12 +210,13 @@ def test_postgresql_tables_of_others_with_our_names_are_refused_and_not_changed(
 
 
 @pytest.mark.parametrize("journal", ["delete", "wal", "killed"])
-def test_commands_do_not_change_a_store_of_an_earlier_version(
+def test_commands_do_not_change_a_store_of_the_first_schema(
     journal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "old"
     folder.mkdir()
-    path = Path(shutil.copy(GOLDEN, folder / "store.db"))
+    path = folder / "store.db"
+    create_file(path)
     _set_journal(path, journal)
     before = _files(folder)
     url = f"sqlite:///{path}"
@@ -226,8 +228,6 @@ def test_commands_do_not_change_a_store_of_an_earlier_version(
     ):
         in_process(capsys, *command, "--store", url)
         assert _files(folder) == before, command
-    assert in_process(capsys, "upgrade", url, f"sqlite:///{tmp_path}/new.db").code == 0
-    assert _files(folder) == before
 
 
 @pytest.mark.parametrize("journal", ["delete", "wal", "killed"])
@@ -254,7 +254,7 @@ def test_commands_that_look_do_not_migrate_a_store_that_is_behind(
 ) -> None:
     folder = tmp_path / "here"
     folder.mkdir()
-    path = Path(shutil.copy(GOLDEN.with_name("log_0.1.0.sqlite"), folder / "store.db"))
+    path = Path(shutil.copy(GOLDEN, folder / "store.db"))
     path.chmod(0o600)
     before = _files(folder)
     for command in (
@@ -276,12 +276,13 @@ def test_the_doctor_and_the_backup_name_it_too(
     assert looked.code == 1
     assert str(path) in looked.out + looked.err
     copied = in_process(capsys, "backup", str(tmp_path / "copy.db"), "--store", url)
+    if kind == "newer":
+        return
+    assert (copied.code, copied.out, copied.err.count("\n")) == (1, "", 1)
     if kind == "older":
-        # A backup precedes an upgrade.
-        assert "holdfast upgrade" in looked.out
-        assert (copied.code, copied.err) == (0, f"holdfast: used store {url}\n")
-    elif kind != "newer":
-        assert (copied.code, copied.out, copied.err.count("\n")) == (1, "", 1)
+        assert "export its sessions with that version" in looked.out
+        assert "export its sessions with that version" in copied.err
+    else:
         assert str(path) in copied.err
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import typer
-from benchmarks.__main__ import SECTIONS
 
 from holdfast.cli.app import app
 from tests.cli.terminals import Terminal, in_own_process, in_process, in_terminal, lines_of
@@ -92,15 +91,6 @@ def test_a_closed_pipe_prints_no_traceback() -> None:
     process.stdout.close()
     _, err = process.communicate(timeout=60)
     assert b"Traceback" not in err
-
-
-def test_an_unknown_benchmark_section_prints_one_line(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    outcome = in_process(capsys, "bench", "--only", "nosuch")
-    assert (outcome.code, outcome.out) == (2, "")
-    known = ", ".join(SECTIONS)
-    assert outcome.err == f"holdfast: --only: no section 'nosuch'; there are {known}\n"
 
 
 def test_an_unknown_fault_prints_the_known_ones(

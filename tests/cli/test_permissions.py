@@ -13,8 +13,6 @@ import pytest
 from tests.acceptance.gateway_process import running_gateway
 from tests.cli.terminals import in_pipe, in_process
 
-GOLDEN = Path(__file__).parents[1] / "migration" / "golden" / "v0001.sqlite"
-
 
 @pytest.fixture(autouse=True)
 def open_umask() -> Iterator[None]:
@@ -68,14 +66,10 @@ def test_store_backup_and_export_are_private(tmp_path: Path) -> None:
 def test_every_directory_that_is_made_for_a_store_is_private(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old, new = tmp_path / "old" / "a" / "holdfast.db", tmp_path / "new" / "b" / "holdfast.db"
-    assert in_process(capsys, "keys", "create", "--store", f"sqlite:///{old}").code == 0
-    assert [mode(path) for path in (old.parent, old.parent.parent)] == ["0700", "0700"]
-    shutil.copyfile(GOLDEN, old)
-    copied = in_process(capsys, "upgrade", f"sqlite:///{old}", f"sqlite:///{new}")
-    assert copied.code == 0, copied.err
-    assert [mode(path) for path in (new.parent, new.parent.parent)] == ["0700", "0700"]
-    assert mode(new) == "0600"
+    store = tmp_path / "new" / "a" / "holdfast.db"
+    assert in_process(capsys, "keys", "create", "--store", f"sqlite:///{store}").code == 0
+    assert [mode(path) for path in (store.parent, store.parent.parent)] == ["0700", "0700"]
+    assert mode(store) == "0600"
 
 
 def test_doctor_reports_and_fixes_an_older_store(

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from tests.cli.terminals import Outcome, in_process
-from tests.migration.first_schema_store import copy_to_postgres, create_file
+from tests.migration.first_schema import create_file, fill_database
 
 CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
 TABLES = "select tablename::text from pg_tables where schemaname = 'public' order by 1"
@@ -61,15 +61,13 @@ def test_an_empty_file_stays_empty(
 
 
 def test_a_dry_run_does_not_migrate_a_database(
-    bare_postgres_url: str, tmp_path: Path, chat: Path, capsys: pytest.CaptureFixture[str]
+    bare_postgres_url: str, chat: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = tmp_path / "old.db"
-    create_file(old)
-    asyncio.run(copy_to_postgres(old, bare_postgres_url))
+    asyncio.run(fill_database(bare_postgres_url))
     before = tables_of(bare_postgres_url)
     told = dry_run(capsys, chat, bare_postgres_url)
     assert (told.code, told.out, told.err.count("\n")) == (1, "", 1)
-    assert "holdfast upgrade" in told.err
+    assert "written by an earlier version" in told.err
     assert tables_of(bare_postgres_url) == before
 
 
@@ -81,7 +79,7 @@ def test_a_dry_run_does_not_migrate_a_file(
     before = store.read_bytes()
     told = dry_run(capsys, chat, f"sqlite:///{store}")
     assert (told.code, told.out, told.err.count("\n")) == (1, "", 1)
-    assert "holdfast upgrade" in told.err
+    assert "written by an earlier version" in told.err
     assert store.read_bytes() == before
 
 

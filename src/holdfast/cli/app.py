@@ -12,7 +12,6 @@ from holdfast.cli.commands import config as config_command
 from holdfast.cli.commands import keys, sessions
 from holdfast.cli.commands.automation import channels, schedules
 from holdfast.cli.commands.backup import backup
-from holdfast.cli.commands.bench import bench
 from holdfast.cli.commands.chat import chat
 from holdfast.cli.commands.doctor import doctor
 from holdfast.cli.commands.init import init
@@ -20,7 +19,6 @@ from holdfast.cli.commands.sim import sim
 from holdfast.cli.commands.status import status
 from holdfast.cli.commands.tools.mcp import mcp
 from holdfast.cli.commands.tools.search import search
-from holdfast.cli.commands.upgrade import upgrade
 from holdfast.cli.options import ConfigFlag
 from holdfast.cli.output.terminal import (
     CommandFailed,
@@ -106,7 +104,6 @@ app.command()(doctor)
 app.command()(search)
 app.command()(mcp)
 app.command()(backup)
-app.command()(upgrade)
 app.add_typer(sessions.app, name="sessions")
 app.add_typer(keys.app, name="keys")
 app.add_typer(approvals.app, name="approvals")
@@ -116,7 +113,6 @@ app.add_typer(channels.outbox, name="outbox")
 app.add_typer(schedules.app, name="schedules")
 app.command()(channels.send)
 app.command()(sim)
-app.command()(bench)
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells."""

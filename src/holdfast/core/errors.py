@@ -42,7 +42,7 @@ HoldfastError
     ├── StoreClosed         closed in this process, for good
     ├── ForeignDatabase     the tables are of another application
     ├── SchemaTooNew
-    ├── SchemaTooOld        `holdfast upgrade` copies the store into a new one
+    ├── SchemaTooOld        export with the version that wrote the store, then import
     └── DurabilityRefused
 """
 
@@ -410,7 +410,7 @@ class SchemaTooNew(StoreError):
 
 
 class SchemaTooOld(StoreError):
-    """The store has the schema before the log; `holdfast upgrade` copies it into a new store."""
+    """The store has the schema before the log: export it with the version that wrote it."""
 
     code = "schema_too_old"
 

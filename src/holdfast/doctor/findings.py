@@ -74,7 +74,8 @@ KINDS: dict[str, FindingKind] = {
     "schema_too_old": FindingKind(
         severity="problem",
         meaning="the store was written by an earlier version, with another schema",
-        remedy="copy it with `holdfast upgrade OLD NEW`, and use the new store",
+        remedy="export its sessions with the version that wrote it, and import them into a new "
+        "store",
     ),
     "schema_behind": FindingKind(
         severity="warning",

@@ -76,9 +76,9 @@ def _database_copy(url: str) -> Copy:
     inspection = asyncio.run(inspect_store(url))
     if inspection.is_bare or inspection.is_foreign:
         raise CommandFailed("the database has no store")
-    # A store of another version is copied too: an upgrade needs a backup first.
+    if inspection.is_first_schema:
+        raise CommandFailed(inspection.refusal or "the store cannot be used")
+    # A store that is behind or ahead is copied too: an upgrade needs a backup first.
     is_current = not inspection.pending and inspection.refusal is None
     tables = set(wanted_columns()) if is_current else {"sessions"}
-    if inspection.is_first_schema:
-        tables |= {"turns", "items"}
     return lambda target, advance: dump(url, tables, target, advance)

@@ -238,8 +238,7 @@ def prune(command: Prune, now: float) -> Plan[tuple[Decision[bool], list[Ask]]]:
     ]
     row = yield from one(PRUNED_UPTO)
     entries = yield from every(ENTRIES_TO_PRUNE, row[0] if row else 0, PRUNED_AT_ONCE)
-    # Positions grow with time, except for copied entries of an upgrade: stop at the first young
-    # one.
+    # Positions grow with time: stop at the first young one.
     rows = list(takewhile(lambda entry: entry[4] < before, entries))
     for _, session, n, packed, _ in rows:
         body = read_body(bytes(packed))

@@ -13,12 +13,6 @@ from holdfast.stores.sqlite.connection import applied_steps, connect_to_read
 
 PAGES_AT_ONCE = 2000
 
-# For a store of the first schema, which has a row per item: a backup precedes an upgrade.
-ITEM_GAPS = (
-    "select count(*) from sessions s where deleted_at is null and head_seq - parent_seq "
-    "<> (select count(*) from items i where i.session_id = s.id)"
-)
-
 Progress = Callable[[int, int], None]
 
 
@@ -69,8 +63,10 @@ def _verify(copy: Path) -> None:
         problems = [row[0] for row in connection.execute("pragma integrity_check(5)")]
         if problems != ["ok"]:
             raise StoreError(f"the copy is damaged: {problems[0]}")
-        if not applied_steps(connection):
+        applied = applied_steps(connection)
+        if not applied:
             raise StoreError("the copy is not a Holdfast store")
+        migrations.reject_first_schema(applied)
         _check_logs(connection)
     finally:
         connection.close()
@@ -78,11 +74,7 @@ def _verify(copy: Path) -> None:
 
 def _check_logs(connection: sqlite3.Connection) -> None:
     """Reject a copy in which a session lacks items that it counts."""
-    if migrations.is_first_schema(connection.execute(migrations.READ_VERSIONS).fetchall()):
-        lost = connection.execute(ITEM_GAPS).fetchone()[0]
-    else:
-        lost = len(broken_logs(connection.execute(ALL_ENTRIES.text)))
-    if lost:
+    if lost := len(broken_logs(connection.execute(ALL_ENTRIES.text))):
         raise StoreError(f"{lost} session(s) lack items, in the store and so in the copy")
 
 

@@ -1,8 +1,7 @@
 """Numbered migrations, forward only. Words in braces are types that databases spell differently.
 
 A store records the steps that were applied, each with its name. Missing steps are applied; a store
-with an unknown step is rejected. A store of the first schema, which was never released, is rejected
-too: `holdfast upgrade` copies it.
+with an unknown step is rejected, as is a store of the first schema, which was never released.
 """
 
 import re
@@ -81,15 +80,20 @@ def is_first_schema(applied: Iterable[tuple[int, str]]) -> bool:
     return dict(applied).get(1) == FIRST_SCHEMA[0]
 
 
+def reject_first_schema(applied: Iterable[tuple[int, str]]) -> None:
+    """Refuse a store that has the schema before the log."""
+    if is_first_schema(applied):
+        raise SchemaTooOld(
+            "the store was written by an earlier version of holdfast; export its sessions with "
+            "that version (`sessions export --all`) and import them into a new store"
+        )
+
+
 def pending(applied: Iterable[tuple[int, str]], known: list[Migration]) -> list[Migration]:
     """Return the steps that a store still needs, oldest first; reject unknown applied steps."""
     names, newest = {step.version: step.name for step in known}, known[-1].version
     applied_names = dict(applied)
-    if is_first_schema(applied_names.items()):
-        raise SchemaTooOld(
-            "the store was written by an earlier version of holdfast; stop that version, then "
-            "copy the store with `holdfast upgrade OLD NEW` and use NEW"
-        )
+    reject_first_schema(applied_names.items())
     for version, name in sorted(applied_names.items(), reverse=True):
         if version not in names:
             raise SchemaTooNew(
