@@ -8,7 +8,6 @@ import errno
 import os
 import sqlite3
 import stat
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -142,6 +141,8 @@ class DatabaseFile:
         A lease fits into the space that a log has already, so to write one shows nothing. A file
         without a name is used, which is gone with this process.
         """
+        import tempfile  # not at start: it brings in every compression
+
         try:
             with tempfile.TemporaryFile(dir=os.path.dirname(self._path)) as file:
                 os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
