@@ -73,7 +73,7 @@ async def test_the_check_says_what_is_wrong_with_an_agent_that_never_answers(
 async def test_the_check_shows_what_a_program_said_before_it_ended(root: Path) -> None:
     [result] = await check_upstreams([asking(root, args=("broken",))])
     assert not result.is_ok
-    assert "exited with code 1: this is not an agent, before `initialize`" in result.detail
+    assert "exited with code 1 without an answer: this is not an agent" in result.detail
     assert HINT in result.detail
 
 
