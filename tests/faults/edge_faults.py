@@ -376,4 +376,42 @@ APIS = (
     ),
 )
 
-EDGE_FAULTS = (*APIS, *ACCESS, *WIRE, *BOUNDS, *FAILURES, *OPAQUE, *AGENTS, *MEMORY)
+EXPORTS = (
+    Fault(
+        "a line end that a client sent ends a line of an export",
+        f"{HTTP}/api/export.py",
+        '    if b"\\n" in line or b"\\r" in line:\n',
+        "    if False:\n",
+        ("tests/contract/test_export_pages.py",),
+    ),
+    Fault(
+        "an export keeps a session that was erased between its parts",
+        f"{HTTP}/api/export.py",
+        "    if await read.find_session(tenant, session_id=session.id) is None:\n",
+        "    if False:\n",
+        ("tests/contract/test_export_pages.py",),
+    ),
+    Fault(
+        "the parts of an exported session are of several versions",
+        "src/holdfast/stores/sql/export.py",
+        "where l.session = ?1 and l.n <= ?4 order by",
+        "where l.session = ?1 and ?4 = ?4 order by",
+        ("tests/contract/test_export_pages.py",),
+    ),
+    Fault(
+        "an export that is continued keeps the session that was cut",
+        "src/holdfast/cli/output/export_file.py",
+        "        self._cut(found[0][0])\n",
+        "",
+        ("tests/unit/cli/output/test_export_file.py",),
+    ),
+    Fault(
+        "a stream that broke is taken for a complete export",
+        "src/holdfast/cli/client/export_stream.py",
+        'kind = StreamReached if value["has_more"] else _Last',
+        "kind = _Last",
+        ("tests/cli/test_bulk_export.py",),
+    ),
+)
+
+EDGE_FAULTS = (*APIS, *EXPORTS, *ACCESS, *WIRE, *BOUNDS, *FAILURES, *OPAQUE, *AGENTS, *MEMORY)

@@ -415,6 +415,26 @@ def own_lines(name: str, *texts: str) -> list[str]:
     return [json.dumps(entry) for entry in entries]
 
 
+def test_a_stream_of_an_export_is_imported_without_what_was_erased_meanwhile(
+    sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "stream.jsonl"
+    lines = [
+        json.dumps({"object": "session.export", "version": 1, "total": 3}),
+        *own_lines("ses_a", "one"),
+        *own_lines("ses_b", "two"),
+        json.dumps({"object": "session.export.erased", "session_id": "ses_b"}),
+        json.dumps({"object": "session.export.cursor", "after": "ses_b", "has_more": True}),
+        *own_lines("ses_c", "three"),
+        json.dumps({"object": "session.export.cursor", "after": "ses_c", "has_more": False}),
+    ]
+    path.write_text("\n".join(lines))
+    taken = in_process(capsys, "sessions", "import", str(path), "--store", sqlite_url, "--json")
+    sessions = json.loads(taken.out)["sessions"]
+    assert [one["session_id"] for one in sessions] == ["ses_a", "ses_c"]
+    assert [one["problems"] for one in sessions] == [[], []]
+
+
 def test_invalid_lines_of_an_export_are_counted_and_the_rest_is_imported(
     sqlite_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

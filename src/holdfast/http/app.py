@@ -24,6 +24,7 @@ from holdfast.http.api.chat import ChatApi
 from holdfast.http.api.compactions import CompactionsApi
 from holdfast.http.api.conversations import ConversationsApi
 from holdfast.http.api.events import EventsApi
+from holdfast.http.api.export import ExportApi
 from holdfast.http.api.health import HealthApi
 from holdfast.http.api.openapi import check_query, document
 from holdfast.http.api.relay import RelayService
@@ -126,6 +127,8 @@ class Application:
         self._add_transcript_routes(transcript)
         self._add_compaction_routes(CompactionsApi(turns, compactor, self._decoder))
         self._events = EventsApi(gateway, self._authenticator.until_revoked, streams)
+        self._export = ExportApi(gateway, self._authenticator.until_revoked)
+        self._routes.add("GET", "/v1/sessions/export", self._export.export)
         self._routes.add("GET", "/v1/events", self._events.all)
         self._routes.add("GET", "/v1/sessions/{id}/events", self._events.of_session)
         self._add_automation_routes(gateway, services)
@@ -298,6 +301,7 @@ class Application:
         self.drain()
         self._turn_service.begin_stop()
         self._events.close()
+        self._export.close()
         self._transcript.close()
 
     async def detect_upstreams(self, report: Callable[[str], None]) -> None:

@@ -77,6 +77,32 @@ class ListedItem(msgspec.Struct, frozen=True):
     hidden_by: Record | None = None
 
 
+class TurnWithRuns(msgspec.Struct, frozen=True):
+    """A turn and every attempt at it, oldest first."""
+
+    view: TurnView
+    runs: list[Run]
+
+
+class ExportedSession(msgspec.Struct, frozen=True):
+    """A session with all its turns and its whole log, of one snapshot.
+
+    A large one has neither: they are read in parts, by `turns_as_of` and `listing`.
+    """
+
+    view: SessionView
+    turns: list[TurnWithRuns] = []
+    items: list[ListedItem] = []
+    is_large: bool = False
+
+
+class ExportPage(msgspec.Struct, frozen=True):
+    """Sessions that follow each other by id, and whether others follow them."""
+
+    sessions: list[ExportedSession] = []
+    has_more: bool = False
+
+
 class FeedPlace(msgspec.Struct, frozen=True, order=True, gc=False):
     """The position of an event among all events of a tenant, in commit order."""
 
@@ -402,6 +428,38 @@ class FeedReader(Protocol):
         ...
 
 
+class ExportReader(Protocol):
+    """Reads whole sessions, many at a time."""
+
+    async def export_page(
+        self, tenant: Tenant, *, after: SessionId, generations: bool, limit: int
+    ) -> ExportPage:
+        """Return the next sessions by id, at most `limit`, in one snapshot: as many as are small.
+
+        Hidden and erased ones are left out, and retired generations unless they are asked for. A
+        large session comes alone. The page is bounded in bytes.
+        """
+        ...
+
+    async def turns_as_of(
+        self, session: Session, *, is_running: bool, after: int, limit: int
+    ) -> list[TurnWithRuns]:
+        """Return a page of a session's turns by number, in the state that they had then.
+
+        `is_running` is whether the owner of its lane was alive. An erased session has none.
+        """
+        ...
+
+    async def count_sessions(
+        self, tenant: Tenant, *, after: SessionId, generations: bool
+    ) -> tuple[int, SessionId | None]:
+        """Count the sessions that an export has after an id, in a slice of bounded work.
+
+        Return the id to continue after; None after the last slice.
+        """
+        ...
+
+
 class ApiKeyReader(Protocol):
     """Reads API keys."""
 
@@ -410,7 +468,9 @@ class ApiKeyReader(Protocol):
         ...
 
 
-class Reader(SessionReader, HistoryReader, TurnReader, FeedReader, ApiKeyReader, Protocol):
+class Reader(
+    SessionReader, HistoryReader, TurnReader, FeedReader, ExportReader, ApiKeyReader, Protocol
+):
     """All reads. They see everything that was acknowledged, and never wait for a run."""
 
 

@@ -12,18 +12,15 @@ Value = dict[str, Any]
 VERSION = 1
 
 
-def export_header() -> str:
+def export_header(**fields: Any) -> str:
     """Return the first line of a JSONL export."""
-    return _line({"object": "session.export", "version": VERSION, "holdfast": __version__})
+    head = {"object": "session.export", "version": VERSION, "holdfast": __version__, **fields}
+    return _line(head)
 
 
-def jsonl(session: Value, entries: Iterable[Value], turns: Iterable[Value]) -> Iterator[str]:
+def jsonl(lines: Iterable[Value]) -> Iterator[str]:
     """Yield a session, its turns, and every entry of its log."""
-    yield _line(session)
-    for turn in turns:
-        yield _line(turn)
-    for entry in entries:
-        yield _line(entry)
+    yield from map(_line, lines)
 
 
 def openai_items(entries: Iterable[Value]) -> str:

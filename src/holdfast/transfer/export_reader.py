@@ -26,10 +26,17 @@ VERSION = 1
 """The newest export version that can be read."""
 
 HEADER: Item = {"object": "session.export"}
-"""Stands for the header line once its version is checked."""
+"""Stands for lines about the export itself: the header once its version is checked, and cursors."""
 
 _SESSION_ID = re.compile(r"ses_[0-9A-Za-z._~-]{1,128}")
 """Ids that URLs can name. `conv_` and the rest of a session's id is its conversation."""
+
+
+class _Erased(NamedTuple):
+    """The session before was erased while it was exported: its lines are void."""
+
+    session_id: str
+
 
 TurnRef = tuple[Any, Any]
 """Session id and turn number: a fork's log starts with turns of its parent."""
@@ -195,7 +202,10 @@ def _sessions(path: Path) -> Iterator[_Session]:
     current: _Session | None = None
     bad_lines = 0
     for value in (_parse_line(line, path) for line in lines_of(path) if line.strip()):
-        if isinstance(value, SessionRecord):
+        if isinstance(value, _Erased):
+            if current is not None and current.id == value.session_id:
+                current = None
+        elif isinstance(value, SessionRecord):
             if current is not None:
                 yield current
             current, bad_lines = _Session(value, path.name, bad_lines), 0
@@ -218,7 +228,7 @@ def _check_version(header: Item, path: Path) -> Item:
     return HEADER
 
 
-def _parse_line(line: bytes, path: Path) -> Item | SessionRecord | TurnRecord | None:
+def _parse_line(line: bytes, path: Path) -> Item | SessionRecord | TurnRecord | _Erased | None:
     """Parse a line of an export; return None if it is invalid."""
     try:
         value: Item = json.loads(line)
@@ -229,6 +239,10 @@ def _parse_line(line: bytes, path: Path) -> Item | SessionRecord | TurnRecord | 
             return read_turn(line)
         if kind == "session.export":
             return _check_version(value, path)
+        if kind == "session.export.cursor":
+            return HEADER
+        if kind == "session.export.erased":
+            return _Erased(value["session_id"])
         is_item = kind == "session.item" and isinstance(value["item"], dict)
         has_turn = isinstance(value.get("turn_number"), int)
     except (ValueError, KeyError, TypeError, RecursionError):

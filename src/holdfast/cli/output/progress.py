@@ -7,14 +7,14 @@ from typing import Protocol
 
 
 class Advance(Protocol):
-    """Called after each finished piece of work."""
+    """Called after each finished piece of work, or after several."""
 
-    def __call__(self, status: str = "") -> None: ...
+    def __call__(self, status: str = "", pieces: int = 1) -> None: ...
 
 
-def no_progress(status: str = "") -> None:
+def no_progress(status: str = "", pieces: int = 1) -> None:
     """Show nothing."""
-    del status
+    del status, pieces
 
 
 @contextmanager
@@ -32,9 +32,9 @@ def progress(title: str) -> Iterator[Advance]:
         task = bar.add_task(title)
         count = 0
 
-        def advance(status: str = "") -> None:
+        def advance(status: str = "", pieces: int = 1) -> None:
             nonlocal count
-            count += 1
+            count += pieces
             bar.update(task, description=escape(f"{title}: {count} {status}".strip()))
 
         yield advance

@@ -209,6 +209,7 @@ QUERIES: dict[str, tuple[tuple[str, Schema], ...]] = {
         ("preview", FLAG),
         ("sort", {"enum": ["created", "activity"]}),
     ),
+    "GET /v1/sessions/export": (("id", TEXT), ("after", TEXT), ("generations", FLAG)),
     "GET /v1/sessions/{id}/items": (("view", {"enum": ["visible", "log"]}),),
     "DELETE /v1/sessions/{id}": (("cascade", FLAG),),
     "DELETE /v1/conversations/{id}": (("cascade", FLAG),),

@@ -34,7 +34,7 @@ from holdfast.http.request.session_headers import (
     read_session_headers,
 )
 from holdfast.http.request.submit_turn import body_hash
-from holdfast.http.server.types import AnyReply, IteratorReply, Reply, Request, json_reply
+from holdfast.http.server.types import NDJSON, AnyReply, IteratorReply, Reply, Request, json_reply
 
 MAX_ITEMS = 10_000
 MAX_ORDINAL = 2**62
@@ -42,7 +42,6 @@ HEARTBEAT_SECONDS = 5.0
 OUTCOMES: tuple[Outcome, ...] = ("completed", "failed", "interrupted")
 LANE = b"x-session-lane"
 """The lane of a batch; a header, so that the body's hash is the same with and without a lane."""
-NDJSON = (b"content-type", b"application/x-ndjson")
 
 _encode = msgspec.json.Encoder().encode
 

@@ -39,6 +39,13 @@ class ClientLeft(err.HoldfastError):
     code = "client_left"
 
 
+class TooManyExports(err.HoldfastError):
+    """The tenant, or the process, has as many open exports as it may."""
+
+    code = "too_many_exports"
+    retryable = True
+
+
 class RateLimited(err.HoldfastError):
     """The tenant exceeded `limits.requests_per_minute`."""
 
@@ -80,6 +87,7 @@ STATUS: dict[type[err.HoldfastError], int] = {
     err.TurnInterrupted: 503,
     err.LaneFull: 429,
     TooManyFollowers: 429,
+    TooManyExports: 429,
     err.LaneTimeout: 429,
     err.TenantFull: 429,
     err.StorageFull: 429,
@@ -100,6 +108,7 @@ RETRY_AFTER: dict[type[err.HoldfastError], int] = {
     err.SessionBusy: 1,
     err.LaneFull: 2,
     TooManyFollowers: 5,
+    TooManyExports: 5,
     err.SessionLost: 10,
     err.LaneTimeout: 2,
     err.TenantFull: 2,

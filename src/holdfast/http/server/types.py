@@ -30,6 +30,7 @@ ValueT = TypeVar("ValueT")
 
 JSON = (b"content-type", b"application/json")
 SSE = (b"content-type", b"text/event-stream; charset=utf-8")
+NDJSON = (b"content-type", b"application/x-ndjson")
 MAX_DIGITS = 18
 STEP_BYTES = 1024 * 1024
 """How far the bytes that are reserved for a body are ahead of those that have arrived."""

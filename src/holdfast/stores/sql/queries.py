@@ -1,7 +1,7 @@
 """Read queries: pages of sessions, items, turns and events. They never wait for a run."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -526,19 +526,38 @@ def listing(of: Session, query: ItemQuery, lines: LineageCache) -> Plan[list[Lis
     )
     if not page:
         return []
+    records = (yield from hiding_records(of)) if query.view == "log" else []
+    return (yield from name_items(of, page, records, (yield from stored_ids(page)), lines))
+
+
+def stored_ids(page: Sequence[StoredItem]) -> Plan[dict[str, int]]:
+    """Return how many rows the ids of items have, up to two; ids without a row are left out."""
+    names = [item.item_id for item in page if item.item_id is not None and "\0" not in item.item_id]
+    if not names:
+        return {}
+    rows = yield from every(sql.STORED_IDS, msgspec.json.encode(names).decode())
+    return {row[0]: row[1] for row in rows if row[1]}
+
+
+def name_items(
+    of: Session,
+    page: Sequence[StoredItem],
+    records: Sequence[Record],
+    stored: Mapping[str, int],
+    lines: LineageCache,
+) -> Plan[list[ListedItem]]:
+    """Return items with their names and what hides them; `stored` counts the rows of their ids."""
     hidden: Sequence[Span] | None = None
-    records = (yield from _hiding(of)) if query.view == "log" else []
     listed: list[ListedItem] = []
     for item in page:
         name = item.item_id or name_at(OTHER_PREFIX, item.seq)
         if item.item_id is not None:
-            rows = yield from every(sql.FIRST_PLACES, item.item_id, 2)
-            place = place_in(item.item_id)
+            count, place = stored.get(item.item_id, 0), place_in(item.item_id)
             # The item has a row of its own, unless its id ends with its place.
             is_shared = (
-                len(rows) > 0
+                count > 0
                 if place == item.seq
-                else len(rows) > 1 or (place is not None and 1 <= place <= of.head_seq)
+                else count > 1 or (place is not None and 1 <= place <= of.head_seq)
             )
             places = (yield from _places(of, item.item_id, lines)) if is_shared else []
             if len(places) > 1:
@@ -566,7 +585,7 @@ def find_listed(of: Session, name: str, lines: LineageCache) -> Plan[ListedItem 
     items = yield from find_items(of, seq, seq, lines)
     if not items or (not places and parts and (items[0].item_id or OTHER_PREFIX) != parts[0]):
         return None
-    records = [] if visible_spans(hidden, seq, seq) else (yield from _hiding(of))
+    records = [] if visible_spans(hidden, seq, seq) else (yield from hiding_records(of))
     return ListedItem(items[0], name, _what_hides(items[0], records))
 
 
@@ -592,7 +611,7 @@ def _places(of: Session, item_id: str, lines: LineageCache) -> Plan[list[int]]:
     return sorted(places)
 
 
-def _hiding(of: Session) -> Plan[list[Record]]:
+def hiding_records(of: Session) -> Plan[list[Record]]:
     """Return the records that hide parts of a session's log, including its ancestors' records."""
     return [
         # What an ancestor hides after the point of the fork does not affect the fork.

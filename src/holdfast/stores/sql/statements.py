@@ -384,6 +384,14 @@ ADD_ITEM_ID = Statement(
 FIRST_PLACES = Statement(
     "first_places", "select session, seq from item_ids where item_id = ?1 limit ?2"
 )
+# How many rows, up to two, each of several ids has; they are given as JSON.
+STORED_IDS = Statement(
+    "stored_ids",
+    "select p.value, (select count(*) from (select 1 from item_ids i where i.item_id = p.value "
+    "limit 2) q) from json_each(?1) p",
+    postgres="select p.value, (select count(*) from (select 1 from item_ids i "
+    "where i.item_id = p.value limit 2) q) from json_array_elements_text(?1::text::json) p (value)",
+)
 DROP_ITEM_ID = Statement("drop_item_id", "delete from item_ids where item_id = ?1 and session = ?2")
 PLACES_OF_ITEM = Statement(
     "places_of_item",

@@ -25,6 +25,7 @@ from holdfast.ports.outbox import ChannelReader
 from holdfast.ports.schedules import ScheduleReader
 from holdfast.ports.search import SearchIndex
 from holdfast.ports.store import (
+    ExportPage,
     ItemQuery,
     ListedItem,
     Listener,
@@ -39,7 +40,7 @@ from holdfast.ports.store import (
 from holdfast.stores.cache.context_cache import ContextCache, is_as_stored
 from holdfast.stores.cache.lineage_cache import LineageCache
 from holdfast.stores.commit.group_commit import BatchDriver, GroupCommitter
-from holdfast.stores.sql import lookups, queries, record_queries
+from holdfast.stores.sql import export, lookups, queries, record_queries
 from holdfast.stores.sql import statements as sql
 from holdfast.stores.sql.channels.queries import SqlChannelReader
 from holdfast.stores.sql.entries import EXPIRED, read_turn
@@ -178,6 +179,8 @@ class SqlReader(SnapshotReader):
     log_end = reading(queries.log_end, is_short=True)
     event_place = reading(queries.event_place, is_short=True)
     own_place = reading(queries.own_place, is_short=True)
+    turns_as_of = reading(export.turns_as_of)
+    count_sessions = reading(export.count_sessions)
 
     async def session(
         self, tenant: Tenant, *, session_id: SessionId | None = None, key: Key | None = None
@@ -320,9 +323,17 @@ class SqlReader(SnapshotReader):
 
     async def listing(self, session: Session, query: ItemQuery) -> list[ListedItem]:
         """Return a page of a session's items with a name for each."""
-        # A page takes a statement for each of its items.
         run = self._page_runner(query, SHORT_ROWS // 2)
         return await run(lambda _: queries.listing(session, query, self._lines))
+
+    async def export_page(
+        self, tenant: Tenant, *, after: SessionId, generations: bool, limit: int
+    ) -> ExportPage:
+        """Return the next sessions of an export: small ones complete, or one large one."""
+        lines = self._lines
+        return await self._run(
+            lambda _: export.export_page(tenant, after, generations, limit, lines)
+        )
 
     async def item(self, session: Session, name: str) -> ListedItem | None:
         """Return the item with a name, hidden or not."""
