@@ -115,6 +115,8 @@ def _misbehave(fault: str, request_id: Any) -> bytes:
     """Return what is written to the connection, which is closed behind it."""
     error = {"jsonrpc": "2.0", "id": request_id, "error": {"code": -32602, "message": "no account"}}
     said = json.dumps(error)
+    unnamed = json.dumps({**error, "id": None})
+    proxy = {"error": {"code": 502, "message": "Bad Gateway", "status": "UNAVAILABLE"}}
     answers = {
         "dies": b"",
         "500 HTML": _http(500, "text/html", "<h1>Internal Server Error</h1>"),
@@ -124,6 +126,11 @@ def _misbehave(fault: str, request_id: Any) -> bytes:
         "202": _http(202, "text/plain", ""),
         "no JSON-RPC": _http(200, "application/json", '{"done": true}'),
         "half a body": _http(200, "application/json", said)[:-20],
+        "502 JSON of a proxy": _http(502, "application/json", json.dumps(proxy)),
+        "200 JSON of a proxy": _http(200, "application/json", json.dumps(proxy)),
+        "500 about no request": _http(500, "application/json", unnamed),
+        "500 with a stream": _http(500, "text/event-stream", f"data: {said}\n\n"),
+        "a stream of other JSON": _http(200, "text/event-stream", 'data: {"done": true}\n\n'),
         "a stream that ends": _http(200, "text/event-stream", ": hello\n\n"),
         "a stream that breaks": _http(200, "text/event-stream", f"data: {said}\n\n")[:-20],
         "error": _http(200, "application/json", said),

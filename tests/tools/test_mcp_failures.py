@@ -60,7 +60,9 @@ async def test_a_call_runs_in_a_new_session_when_the_server_has_lost_the_old_one
     "fault",
     [
         "dies", "500 HTML", "500 JSON", "504 of a proxy", "HTML", "202", "no JSON-RPC",
-        "half a body", "a stream that ends", "a stream that breaks",
+        "half a body", "a stream that ends", "a stream that breaks", "502 JSON of a proxy",
+        "200 JSON of a proxy", "500 about no request", "500 with a stream",
+        "a stream of other JSON",
     ],
 )  # fmt: skip
 async def test_a_call_whose_answer_is_lost_may_have_taken_effect(

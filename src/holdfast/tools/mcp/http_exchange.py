@@ -9,11 +9,13 @@ from contextvars import ContextVar
 from typing import Any
 
 import httpx2
-from mcp_types import CONNECTION_CLOSED
+from mcp_types import CONNECTION_CLOSED, PARSE_ERROR
 
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 """Failures before the first byte: refused, not resolved, no handshake, no free connection."""
 _JSON, _STREAM = "application/json", "text/event-stream"
+_MADE_BY_LIBRARY = frozenset({CONNECTION_CLOSED, PARSE_ERROR})
+"""Codes with which the library reports a stream that broke or has no messages in it."""
 
 
 class CallExchange:
@@ -29,9 +31,8 @@ class CallExchange:
 
     def is_answer(self, code: int) -> bool:
         """Whether the server itself has answered with a JSON-RPC error of this code."""
-        if self._kind == _STREAM:
-            # The library reads the stream. It reports a broken one with this code.
-            return code != CONNECTION_CLOSED
+        if self._kind == _STREAM and self.status is not None and self.status < 400:
+            return code not in _MADE_BY_LIBRARY  # the library reads the stream
         return self._has_error
 
     async def note_answer(self, response: httpx2.Response) -> None:
@@ -39,7 +40,7 @@ class CallExchange:
         self.status, self._has_error = response.status_code, False
         self._kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if self._kind == _JSON:
-            self._has_error = _is_error(await response.aread())
+            self._has_error = _is_error(await response.aread(), _read(response.request.content))
 
 
 CURRENT_CALL: ContextVar[CallExchange | None] = ContextVar("mcp_call", default=None)
@@ -64,10 +65,26 @@ class ObservedClient(httpx2.AsyncClient):
         return response
 
 
-def _is_error(body: bytes) -> bool:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
+def _is_error(body: bytes, request: Any) -> bool:
+    """Whether a body is the error of a request: proxies send errors in JSON as well.
+
+    An error without the request's id is about something else, such as a crash of the server.
+    """
+    value = _read(body)
+    if not isinstance(value, dict) or not isinstance(request, dict):
         return False
-    error = value.get("error") if isinstance(value, dict) else None
-    return isinstance(error, dict) and isinstance(error.get("code"), int)
+    error = value.get("error")
+    return (
+        value.get("jsonrpc") == "2.0"
+        and value.get("id") == request.get("id")
+        and isinstance(error, dict)
+        and type(error.get("code")) is int
+        and isinstance(error.get("message"), str)
+    )
+
+
+def _read(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
