@@ -332,8 +332,18 @@ def _join_details(detail: Any) -> Any:
 
 def _text(value: Any) -> str | None:
     if isinstance(value, str):
-        return value or None
+        return _excerpt(value) or None
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _excerpt(text: str) -> str:
+    """Return the beginning and the end of a long text, which are all that is searched.
+
+    A server may repeat the whole input in its error. A search in megabytes would stop all turns.
+    """
+    if len(text) <= 2 * MAX_MESSAGE:
+        return text
+    return f"{text[:MAX_MESSAGE]} {text[-MAX_MESSAGE:]}"
 
 
 def _plain(body: bytes) -> str:

@@ -502,3 +502,18 @@ def test_an_unclear_refusal_without_state_is_terminal() -> None:
 )
 def test_a_timeout_is_no_overflow(message: str) -> None:
     assert classify(status=500, message=message) == "transient"
+
+
+def test_a_long_error_is_searched_at_its_beginning_and_its_end_only() -> None:
+    middle, end = (f"{'y' * 100_000}{text}" for text in (" no image input! ", "no image input!"))
+    for message, expected in (
+        (f"{middle}{'y' * 100_000}", ("terminal", "transient")),
+        (f"{middle}{end}", ("poison", "poison")),
+    ):
+        body = json.dumps(openai(message)).encode()
+        failures = failure_of(400, {}, body), failure_in_stream({"message": message})
+        assert tuple(failure.failure_class for failure in failures) == expected
+        assert all(len(failure.message) < 5000 for failure in failures)
+    long = json.dumps(openai("no", code="c" * 100_000, param="p" * 100_000)).encode()
+    failure = failure_of(400, {}, long)
+    assert max(len(failure.provider_code or ""), len(failure.param or "")) < 10_000
