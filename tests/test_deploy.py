@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args, get_type_hints
 
+import kubernetes_validate
 import pytest
 import typer
 import yaml
@@ -48,7 +49,9 @@ def test_a_configuration_file_loads(name: str) -> None:
     assert settings.upstreams[0].key == "sk-x"
 
 
-@pytest.mark.parametrize("name", ["holdfast.service", "Dockerfile", "compose.yaml"])
+@pytest.mark.parametrize(
+    "name", ["holdfast.service", "Dockerfile", "compose.yaml", "kubernetes/holdfast.yaml"]
+)
 def test_every_variable_in_the_files_is_a_setting(name: str) -> None:
     named = set(re.findall(r"\bHOLDFAST_\w+", (DEPLOY / name).read_text()))
     assert named <= variables()
@@ -127,6 +130,50 @@ def test_the_compose_file_has_postgresql_and_two_replicas() -> None:
         source = mount.split(":")[0]
         assert source in compose["volumes"] or (DEPLOY / source).is_file(), mount
     assert (DEPLOY / gateway["build"]["context"] / gateway["build"]["dockerfile"]).is_file()
+
+
+def manifests(name: str) -> list[dict[str, Any]]:
+    """Return the objects of a file for Kubernetes."""
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text()))
+
+
+@pytest.mark.parametrize("version", ["1.31", "1.37"])
+@pytest.mark.parametrize("name", ["holdfast.yaml", "postgres.yaml"])
+def test_the_manifests_keep_the_schemas_of_kubernetes(name: str, version: str) -> None:
+    for manifest in manifests(name):
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_the_gateways_on_kubernetes_are_those_that_nginx_knows_and_may_drain() -> None:
+    objects = manifests("holdfast.yaml")
+    found = {(one["kind"], one["metadata"]["name"]): one["spec"] for one in objects}
+    gateways = found["StatefulSet", "gateway"]
+    first = gateways["ordinals"]["start"]
+    names = {f"gateway-{n}" for n in range(first, first + gateways["replicas"])}
+    assert names == set(re.findall(r"server ([\w-]+):8377", (DEPLOY / "nginx.conf").read_text()))
+    for name in names:
+        assert found["Service", name]["selector"] == {"statefulset.kubernetes.io/pod-name": name}
+    pod = gateways["template"]["spec"]
+    (container,) = pod["containers"]
+    variables = {one["name"]: one.get("value", "postgresql://d/x") for one in container["env"]}
+    settings = load(DEPLOY / "compose.toml", environment=variables)
+    stop_seconds = settings.drain_seconds + settings.server.grace_seconds
+    assert pod["terminationGracePeriodSeconds"] > stop_seconds
+    probes = [container[f"{kind}Probe"] for kind in ("readiness", "liveness", "startup")]
+    assert {probe["httpGet"]["path"] for probe in probes} <= set(OPEN_PATHS)
+    assert probes[0]["periodSeconds"] * probes[0]["failureThreshold"] < settings.drain_seconds
+    user = re.findall(r"^USER (\d+)$", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE)
+    assert [str(pod["securityContext"]["runAsUser"])] == user
+
+
+def test_the_deployment_page_creates_what_the_manifests_expect() -> None:
+    page = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
+    text = "".join(path.read_text() for path in (DEPLOY / "kubernetes").glob("*.yaml"))
+    for name in set(re.findall(r"configMap: \{name: ([\w-]+)\}", text)):
+        assert f"kubectl create configmap {name} " in page
+    assert "kubectl create secret generic holdfast " in page
+    for key in set(re.findall(r"secretKeyRef: \{name: holdfast, key: ([\w-]+)\}", text)):
+        assert f"--from-literal={key}=" in page
 
 
 def test_nginx_buffers_no_stream_and_repeats_no_request_that_was_sent() -> None:
