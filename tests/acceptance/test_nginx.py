@@ -101,14 +101,21 @@ def test_what_names_one_session_goes_to_one_gateway(balancer: Nginx) -> None:
         assert [{_served_by(balancer, path.format(name))} for name in names] == served["id"]
 
 
-def test_a_key_comes_before_the_other_names(balancer: Nginx) -> None:
+@pytest.mark.parametrize("rank", range(3), ids=["key", "id", "client"])
+def test_a_key_comes_before_an_id_then_a_clients_own_then_a_path(
+    balancer: Nginx, rank: int
+) -> None:
     for number in range(16):
-        key = {"X-Session-Key": f"k{number}"}
-        others = {"X-Session-Id": f"ses_{number}", "x-claude-code-session-id": f"c{number}"}
-        expected = _served_by(balancer, headers=key)
-        assert _served_by(balancer, f"/v1/responses/resp_{number}", key | others) == expected
-        answers = {_served_by(balancer, f"/v1/responses/resp_{number}") for _ in range(3)}
-        assert len(answers) == 1
+        named = [
+            {"X-Session-Key": f"k{number}"},
+            {"X-Session-Id": f"ses_{number}"},
+            {"x-claude-code-session-id": f"c{number}"},
+        ]
+        expected = _served_by(balancer, headers=named[rank])
+        headers = {name: value for one in named[rank:] for name, value in one.items()}
+        path = f"/v1/responses/resp_{number}"
+        assert _served_by(balancer, path, headers) == expected
+        assert len({_served_by(balancer, path) for _ in range(3)}) == 1
 
 
 def test_requests_that_name_no_session_go_to_all_gateways_in_turn(balancer: Nginx) -> None:
