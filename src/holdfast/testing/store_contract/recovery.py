@@ -107,6 +107,20 @@ class RecoveryContract:
         in_time = ExpireWorker(worker=caller.worker, alive_until=judged.alive_until)
         assert await other.submit(in_time) is True
 
+    async def test_a_turn_that_lost_a_worker_is_read_as_it_ended(
+        self, caller: StoreClient, other: StoreClient
+    ) -> None:
+        run = await caller.start("a", key="k", source="background")
+        await expire(other, caller)
+        await recover(other, run.session.id)
+        again = await other.claim(run.turn)
+        assert isinstance(again, Started)
+        ended = await other.finish(again, "b")
+        assert ended.turn.losses is not None
+        view = await other.read.turn(other.tenant, run.turn.id)
+        assert view is not None
+        assert view.turn.losses == ended.turn.losses
+
     async def test_without_a_live_owner_nothing_runs(self, caller: StoreClient) -> None:
         run = await caller.start("a", key="k")
         await expire(caller, caller)

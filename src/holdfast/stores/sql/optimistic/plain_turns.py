@@ -152,7 +152,9 @@ def plan_end(command: cmd.Finish, now: float, lanes: LaneCache) -> Planned | Non
     no, seq, turn_id = session_no(session.id), turn.last_seq, turn.id
     started = SAME_TIME if turn.started_at == turn.accepted_at else turn.started_at
     state: tuple[Any, ...] = (*turn_values(turn), started, now, turn.input)
-    if turn.merged_into is not None:
+    if turn.losses is not None:
+        state += (turn.merged_into, turn.losses)
+    elif turn.merged_into is not None:
         state += (turn.merged_into,)
     attempt = (
         "" if run.id == "run" + turn_id.removeprefix("turn") else run.id, run.generation, run.epoch,
@@ -231,7 +233,9 @@ def plan_hand_over(
     head = pack(head_values(session))
     began = SAME_TIME if turn.started_at == turn.accepted_at else turn.started_at
     state: tuple[Any, ...] = (*turn_values(turn), began, turn.ended_at, None)
-    if turn.merged_into is not None:
+    if turn.losses is not None:
+        state += (turn.merged_into, turn.losses)
+    elif turn.merged_into is not None:
         state += (turn.merged_into,)
     attempt = (
         "" if run_id == "run" + turn_id.removeprefix("turn") else run_id, run.generation, run.epoch,
@@ -282,7 +286,9 @@ def plan_batch(command: cmd.AppendBatch, now: float, lanes: LaneCache) -> Planne
     no, turn_id, seq = session_no(session.id), turn.id, session.head_seq
     started = SAME_TIME if turn.started_at == turn.accepted_at else turn.started_at
     state: tuple[Any, ...] = (*turn_values(turn), started, now, turn.input)
-    if turn.merged_into is not None:
+    if turn.losses is not None:
+        state += (turn.merged_into, turn.losses)
+    elif turn.merged_into is not None:
         state += (turn.merged_into,)
     # Without a detail, the event is about all items of the turn.
     detail = None if items[0].seq == turn.first_seq else entry.events[0].body
