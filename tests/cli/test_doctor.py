@@ -335,7 +335,7 @@ def test_a_planted_fault_is_found_explained_and_fixed_only_on_request(
         kind = next(one for one in found if one["code"] == fault.code)
         assert kind["meaning"]
         assert kind["remedy"]
-        assert fault.code in store_under_test.codes(), "looking does not mend"
+        assert fault.code in store_under_test.codes("--deep"), "looking does not mend"
         if fault.is_mended:
             assert kind["fixable"]
             store_under_test.examine("--fix")

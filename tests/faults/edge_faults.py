@@ -414,4 +414,45 @@ EXPORTS = (
     ),
 )
 
-EDGE_FAULTS = (*APIS, *EXPORTS, *ACCESS, *WIRE, *BOUNDS, *FAILURES, *OPAQUE, *AGENTS, *MEMORY)
+DOCTOR = (
+    Fault(
+        "an ordinary check reads the whole log",
+        "src/holdfast/doctor/store_checks.py",
+        "for start in range(0 if self.is_deep else first, last + 1, SLICE):",
+        "for start in range(0, last + 1, SLICE):",
+        ("tests/contract/test_doctor_reach.py",),
+    ),
+    Fault(
+        "an ordinary check reads every session",
+        "src/holdfast/doctor/store_checks.py",
+        "return parts[: self.coverage.most_sessions]",
+        "return parts",
+        ("tests/contract/test_doctor_reach.py",),
+    ),
+    Fault(
+        "one check that fails is the end of all",
+        "src/holdfast/doctor/store_checks.py",
+        """    except StoreClosed:
+        raise
+""",
+        """    except StoreError:
+        raise
+""",
+        ("tests/contract/test_doctor_reach.py",),
+    ),
+    Fault(
+        "a check that was not finished is passed over",
+        "src/holdfast/doctor/store_checks.py",
+        """        detail = f"{name}: {exc.message}"
+        yield""",
+        """        detail = f"{name}: {exc.message}"
+        assert detail
+        return
+        yield""",
+        ("tests/contract/test_doctor_reach.py",),
+    ),
+)
+
+EDGE_FAULTS = (
+    *DOCTOR, *APIS, *EXPORTS, *ACCESS, *WIRE, *BOUNDS, *FAILURES, *OPAQUE, *AGENTS, *MEMORY,
+)  # fmt: skip

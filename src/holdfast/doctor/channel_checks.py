@@ -42,7 +42,7 @@ def check_receivers(receivers: Iterable[ReceiverRow], now: float) -> Iterator[Fi
     for row in receivers:
         name = f"{row.channel} ({row.kind})"
         if row.is_failing and row.failed_at is not None and now - row.failed_at < STALE_SECONDS:
-            since = _time(row.failing_since)
+            since = utc(row.failing_since)
             detail = f"{name}: {row.reason} (since {since})"
             yield Finding(code="channel_failing", subject=row.channel, detail=detail)
         begin, end = row.gap_from, row.gap_until
@@ -50,11 +50,12 @@ def check_receivers(receivers: Iterable[ReceiverRow], now: float) -> Iterator[Fi
             begin, end = row.received_at, None
         if begin is None or now - (end or begin + row.keeps_seconds) > DAY_SECONDS:
             continue
-        until = f"until {_time(end)}" if end is not None else "up to now"
+        until = f"until {utc(end)}" if end is not None else "up to now"
         kept = f"the platform keeps messages for {row.keeps_seconds / 60:.0f} min"
-        detail = f"{name}: nothing was received from {_time(begin)} {until}; {kept}"
+        detail = f"{name}: nothing was received from {utc(begin)} {until}; {kept}"
         yield Finding(code="channel_gap", subject=row.channel, detail=detail)
 
 
-def _time(at: float | None) -> str:
+def utc(at: float | None) -> str:
+    """Return a time in words, in UTC."""
     return datetime.fromtimestamp(at or 0.0, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

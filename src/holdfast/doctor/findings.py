@@ -46,6 +46,11 @@ KINDS: dict[str, FindingKind] = {
         meaning="the database file is damaged",
         remedy="stop the gateway, keep the file, and restore the latest backup",
     ),
+    "check_unfinished": FindingKind(
+        severity="problem",
+        meaning="a check could not be finished, so it may have missed something",
+        remedy="follow the reason; when the database answers again, run doctor again",
+    ),
     "store_foreign": FindingKind(
         severity="problem",
         meaning="the database is not a Holdfast store: another application's tables are in it",

@@ -1,17 +1,23 @@
 """Checks of a store: before it is opened, then of its sessions, lanes and logs."""
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from holdfast.core.errors import StoreClosed, StoreError
 from holdfast.core.healing.redaction import plain_code
-from holdfast.doctor.channel_checks import check_channels
+from holdfast.doctor.channel_checks import check_channels, utc
 from holdfast.doctor.findings import Finding
 from holdfast.stores.sql import health_checks as checks
-from holdfast.stores.sql.plan import Plan, Row, Statement, every
+from holdfast.stores.sql.plan import Plan, Row, Statement, every, one
 from holdfast.stores.sql.schema_info import StoreInspection
 from holdfast.stores.sql.store import SqlStore
+
+ResultT = TypeVar("ResultT")
 
 MIN_FREE_BYTES = 1024**3
 MIN_FREE_SHARE = 0.03
@@ -23,10 +29,42 @@ FAILED_IN_A_ROW = 3
 """How many turns of a session fail with the same code before that is a finding of its own."""
 PAGE_SIZE = 100
 MAX_ROWS = 1000
+MAX_FINDINGS = 1000
+"""The most findings of one check."""
 SESSIONS_READ = 1000
-"""Newest live sessions that are read completely, unless the check is deep."""
+"""Sessions, the last written ones, whose logs are read, unless the check is deep."""
 ENTRIES_READ = 20_000
-"""Newest entries that are searched for failures, unless the check is deep."""
+"""Newest entries that are read, in their logs and for failures, unless the check is deep."""
+SLICE = 10_000
+"""Positions of the log or the index that one statement reads."""
+IDS_AT_ONCE = 5000
+
+
+@dataclass(slots=True)
+class Coverage:
+    """How much of a store was checked; the rest of it only by a deep check."""
+
+    is_deep: bool = False
+    is_whole: bool = True
+    """Whether everything was looked at. Of retired sessions only a deep check reads the items."""
+    entries: int = 0
+    """The entries of the log that were read, the newest ones."""
+    since: float | None = None
+    """When the first of them was written."""
+    sessions: int = 0
+    """The sessions whose logs were read, those that were written last."""
+    most_entries: int = ENTRIES_READ
+    most_sessions: int = SESSIONS_READ
+    pause: float = 0.0
+    """How long a deep check waits after each slice, as a multiple of the time that it took."""
+
+    def describe(self) -> str:
+        """Say in words what was looked at if that was not everything."""
+        since = f", since {utc(self.since)}" if self.since is not None else ""
+        return (
+            f"looked at the newest {self.entries} entries of the log{since}, and at "
+            f"{self.sessions} sessions; --deep looks at everything"
+        )
 
 
 def check_inspection(inspection: StoreInspection) -> Iterator[Finding]:
@@ -135,21 +173,111 @@ def exposed_paths(database: Path) -> list[Path]:
 
 
 async def check_contents(
-    store: SqlStore, *, turn_seconds: float, is_deep: bool = False
+    store: SqlStore, *, turn_seconds: float, coverage: Coverage | None = None
 ) -> AsyncIterator[Finding]:
-    """Yield findings about lanes, logs, channels and provider state."""
-    async for finding in _lanes(store, turn_seconds):
-        yield finding
-    async for finding in _lanes_and_logs(store):
-        yield finding
-    async for finding in _logs(store):
-        yield finding
-    async for finding in check_channels(store, await store.query(checks.now)):
-        yield finding
-    async for finding in _sessions(store, is_deep=is_deep):
-        yield finding
-    async for finding in _providers(store, is_deep=is_deep):
-        yield finding
+    """Yield findings about lanes, logs, channels and provider state.
+
+    What grows with the store is only checked as far as it is new, unless the check is deep; then it
+    is read in slices. A check that fails does not stop the others. `coverage` says how far to check
+    and is told how far it was.
+    """
+    scope = _Scope(store, coverage or Coverage())
+    for name, findings in (
+        ("lanes", _lanes(store, turn_seconds)),
+        ("queues", _queues(store)),
+        ("channels", _channels(store)),
+        ("clock", _clock(store)),
+        ("log", _log(scope)),
+        ("search", _search(scope)),
+        ("items", _item_ids(scope)),
+        ("sessions", _sessions(scope)),
+        ("turns", _recent_turns(scope)),
+    ):
+        async for finding in _bounded(name, findings):
+            yield finding
+
+
+async def _bounded(name: str, findings: AsyncIterator[Finding]) -> AsyncIterator[Finding]:
+    """Yield the findings of a check, and one more if it does not get to its end."""
+    found = 0
+    try:
+        async for finding in findings:
+            yield finding
+            found += 1
+            if found == MAX_FINDINGS:
+                detail = f"{name}: stopped after {MAX_FINDINGS} findings"
+                yield Finding(code="check_unfinished", subject=name, detail=detail)
+                return
+    except StoreClosed:
+        raise
+    except StoreError as exc:
+        detail = f"{name}: {exc.message}"
+        yield Finding(code="check_unfinished", subject=name, detail=detail)
+
+
+class _Scope:
+    """The part of a store that is checked: the newest entries and the sessions that they are of."""
+
+    def __init__(self, store: SqlStore, coverage: Coverage) -> None:
+        self._store = store
+        self.is_deep = coverage.is_deep
+        self.coverage = coverage
+
+    async def query(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
+        """Read a slice; a deep check may leave the database to others as long."""
+        began = time.monotonic()
+        result = await self._store.query(query)
+        if self.is_deep and self.coverage.pause:
+            await asyncio.sleep((time.monotonic() - began) * self.coverage.pause)
+        return result
+
+    async def positions(self) -> AsyncIterator[tuple[int, int]]:
+        """Yield ranges of positions in the log, the oldest first."""
+        coverage = self.coverage
+        row = await self.query(lambda _: one(checks.NEWEST_ENTRIES, coverage.most_entries))
+        if row is None or row[2] is None:
+            return
+        count, first, last, since = row
+        if not self.is_deep:
+            coverage.is_whole &= count < coverage.most_entries
+            coverage.entries, coverage.since = count, since
+        for start in range(0 if self.is_deep else first, last + 1, SLICE):
+            yield start, min(start + SLICE, last + 1)
+
+    async def logs(self) -> AsyncIterator[list[checks.LogPart]]:
+        """Yield the parts of logs to check, in pages."""
+        if not self.is_deep:
+            parts = await self._last_written()
+            for at in range(0, len(parts), PAGE_SIZE):
+                yield parts[at : at + PAGE_SIZE]
+            return
+        before = ""
+        while page := await self.query(partial(_page, before)):
+            yield page
+            before = page[-1].id
+
+    async def _last_written(self) -> list[checks.LogPart]:
+        """Return the ends of the logs that were written last, and of the newest sessions."""
+        written: dict[int, int] = {}
+        async for positions in self.positions():
+            rows = await self.query(partial(_rows, checks.WRITTEN_SESSIONS, *positions))
+            written.update((session, pos) for session, pos in rows)
+        first = 1 if self.coverage.is_whole else 0
+        newest = {part.session: part for part in await self.query(partial(_page, ""))}
+        others = sorted(written.keys() - newest.keys(), key=written.__getitem__, reverse=True)
+        parts = [part._replace(first=first) for part in newest.values()]
+        parts += [checks.LogPart(session, first) for session in others]
+        self.coverage.is_whole &= len(parts) <= self.coverage.most_sessions
+        return parts[: self.coverage.most_sessions]
+
+
+def _page(before: str, _: float) -> Plan[list[checks.LogPart]]:
+    return checks.session_page(before, PAGE_SIZE)
+
+
+def _rows(statement: Statement, *parameters: object) -> Plan[list[Row]]:
+    """Return the rows of a query; the last parameter is its time."""
+    return every(statement, *parameters[:-1])
 
 
 async def _lanes(store: SqlStore, turn_seconds: float) -> AsyncIterator[Finding]:
@@ -184,13 +312,15 @@ async def _lanes(store: SqlStore, turn_seconds: float) -> AsyncIterator[Finding]
         yield Finding(code="run_stuck", subject=turn_id, detail=detail)
 
 
-async def _lanes_and_logs(store: SqlStore) -> AsyncIterator[Finding]:
+async def _queues(store: SqlStore) -> AsyncIterator[Finding]:
     """Yield lanes and queues that contradict the logs."""
-    for turn_id, session_id in await store.query(lambda _: every(checks.STRAY_TURNS, MAX_ROWS)):
-        detail = f"turn {turn_id} of session {session_id}"
-        yield Finding(code="run_without_lane", subject=turn_id, detail=detail)
     for lane in await store.query(lambda _: checks.wrong_lanes(MAX_ROWS)):
         yield _mismatch("lane_wrong", lane)
+
+
+async def _channels(store: SqlStore) -> AsyncIterator[Finding]:
+    async for finding in check_channels(store, await store.query(checks.now)):
+        yield finding
 
 
 def _mismatch(code: str, mismatch: checks.Mismatch) -> Finding:
@@ -198,65 +328,105 @@ def _mismatch(code: str, mismatch: checks.Mismatch) -> Finding:
     return Finding(code=code, subject=mismatch.session_id, detail=detail)
 
 
-def _rows(statement: Statement, _: float) -> Plan[list[Row]]:
-    return every(statement, MAX_ROWS)
-
-
-def _page(after: str, is_deep: bool, _: float) -> Plan[checks.SessionsChecked]:
-    return checks.check_sessions(after, PAGE_SIZE, with_retired=is_deep)
-
-
-def _recent(pos: int, now: float) -> Plan[checks.RecentTurns]:
-    return checks.recent_turns(pos, now - RECENT_SECONDS, MAX_ROWS)
-
-
-async def _logs(store: SqlStore) -> AsyncIterator[Finding]:
-    for code, statement, kind in (
-        ("log_gap", checks.ENTRY_GAPS, "entries"),
-        ("log_gap", checks.LOST_ENDS, "items"),
-        ("turn_gap", checks.TURN_GAPS, "turns"),
-    ):
-        for session_id, expected, actual in await store.query(partial(_rows, statement)):
-            detail = f"session {session_id} should have {expected} {kind} but has {actual}"
-            yield Finding(code=code, subject=session_id, detail=detail)
-    for session, count in await store.query(partial(_rows, checks.UNKNOWN_LOGS)):
-        detail = f"{count} entries are of a session that is not there (number {session})"
-        yield Finding(code="log_gap", subject=str(session), detail=detail)
-    for (pos,) in await store.query(partial(_rows, checks.LOST_ENTRIES)):
-        detail = f"the entry at {pos} was indexed for search but is not there"
-        yield Finding(code="log_gap", subject=f"entry {pos}", detail=detail)
-    for session_id, n in await store.query(partial(_rows, checks.COUNTS_BACK)):
-        detail = f"entry {n} of session {session_id} counts less than the one before it"
-        yield Finding(code="log_counts_wrong", subject=f"{session_id}/{n}", detail=detail)
-    now, newest = await store.query(checks.latest_time)
+async def _clock(store: SqlStore) -> AsyncIterator[Finding]:
+    now, newest = await store.query(partial(checks.latest_time, MAX_ROWS))
     if newest is not None and newest > now + FUTURE_SECONDS:
         detail = f"the newest time is {newest - now:.0f} s ahead"
         yield Finding(code="clock_went_back", subject="clock", detail=detail)
 
 
-async def _sessions(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]:
-    """Yield problems of sessions that are read completely: the newest, or all."""
-    after: str | None = ""
-    seen = 0
-    while after is not None and (is_deep or seen < SESSIONS_READ):
-        checked = await store.query(partial(_page, after, is_deep))
-        after = checked.last
-        seen += PAGE_SIZE
-        for code, rows in (
-            ("log_gap", checked.logs),
-            ("item_ids_wrong", checked.item_ids),
-            ("lane_wrong", checked.lanes),
+async def _log(scope: _Scope) -> AsyncIterator[Finding]:
+    """Yield entries of no session, and turns that nothing will end."""
+    unknown: dict[int, int] = {}
+    async for positions in scope.positions():
+        for session, count in await scope.query(partial(_rows, checks.UNKNOWN_LOGS, *positions)):
+            unknown[session] = unknown.get(session, 0) + count
+        for turn_id, session_id in await scope.query(
+            partial(_rows, checks.STRAY_TURNS, *positions)
         ):
-            for mismatch in rows:
-                yield _mismatch(code, mismatch)
-        for item in checked.items:
-            detail = f"session {item.session_id}, item {item.seq}: {item.why}"
-            subject = f"{item.tenant}/{item.session_id}/{item.seq}"
-            yield Finding(code="projection_invalid", subject=subject, detail=detail)
+            detail = f"turn {turn_id} of session {session_id}"
+            yield Finding(code="run_without_lane", subject=turn_id, detail=detail)
+    for session, count in unknown.items():
+        detail = f"{count} entries are of a session that is not there (number {session})"
+        yield Finding(code="log_gap", subject=str(session), detail=detail)
 
 
-async def _providers(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]:
-    for state in await store.query(lambda _: checks.stale_state(MAX_ROWS)):
+async def _search(scope: _Scope) -> AsyncIterator[Finding]:
+    """Yield entries that were indexed for search but do not exist."""
+    row = await scope.query(lambda _: one(checks.LAST_INDEXED))
+    end = (row[0] if row else 0) + 1
+    first = 0 if scope.is_deep else max(end - SLICE, 0)
+    scope.coverage.is_whole &= first == 0
+    for start in range(first, end, SLICE):
+        ids = (start, min(start + SLICE, end))
+        for (pos,) in await scope.query(partial(_rows, checks.LOST_ENTRIES, *ids)):
+            detail = f"the entry at {pos} was indexed for search but is not there"
+            yield Finding(code="log_gap", subject=f"entry {pos}", detail=detail)
+
+
+async def _item_ids(scope: _Scope) -> AsyncIterator[Finding]:
+    """Yield sessions with item ids beyond the ends of their logs.
+
+    Ids are indexed for look-ups: nothing tells the newest ones, or those of a session. Unless they
+    are few, only a deep check reads them all.
+    """
+    after: Row | None = ("", 0, 0)
+    found: set[str] = set()
+    while after is not None:
+        rows, after = await scope.query(partial(_lost_ends, (after[0], after[1], after[2])))
+        for _, number, seq, last, session_id in rows:
+            subject = session_id or str(number)
+            if subject not in found:
+                found.add(subject)
+                detail = f"session {subject} should have {seq} items but has {last}"
+                yield Finding(code="log_gap", subject=subject, detail=detail)
+        if not scope.is_deep:
+            scope.coverage.is_whole &= after is None
+            return
+
+
+def _lost_ends(after: tuple[str, int, int], _: float) -> Plan[tuple[list[Row], Row | None]]:
+    return checks.lost_ends(after, IDS_AT_ONCE)
+
+
+async def _sessions(scope: _Scope) -> AsyncIterator[Finding]:
+    """Yield problems of sessions whose logs are read: of those that were written last, or all."""
+    entries, coverage = 0, scope.coverage
+    async for page in scope.logs():
+        left = page
+        while left:
+            if entries >= coverage.most_entries and not scope.is_deep:
+                coverage.is_whole = False
+                return
+            checked = await scope.query(partial(_parts, left, scope.is_deep))
+            left = checked.left
+            entries += checked.entries
+            for finding in _session_findings(checked):
+                yield finding
+        coverage.sessions += len(page)
+    if scope.is_deep:
+        coverage.entries = entries
+
+
+def _parts(parts: list[checks.LogPart], is_deep: bool, _: float) -> Plan[checks.SessionsChecked]:
+    return checks.check_sessions(parts, with_retired=is_deep)
+
+
+def _session_findings(checked: checks.SessionsChecked) -> Iterator[Finding]:
+    for code, rows in (
+        ("log_gap", checked.logs),
+        ("log_counts_wrong", checked.counts),
+        ("turn_gap", checked.turns),
+        ("item_ids_wrong", checked.item_ids),
+        ("lane_wrong", checked.lanes),
+    ):
+        for mismatch in rows:
+            yield _mismatch(code, mismatch)
+    for item in checked.items:
+        detail = f"session {item.session_id}, item {item.seq}: {item.why}"
+        subject = f"{item.tenant}/{item.session_id}/{item.seq}"
+        yield Finding(code="projection_invalid", subject=subject, detail=detail)
+    for state in checked.states:
         reason = "is retired" if not state.is_live else f"ends at item {state.head_seq}"
         detail = (
             f"{state.provider} remembers items up to {state.covers_seq} of session "
@@ -264,8 +434,10 @@ async def _providers(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding
         )
         subject = f"{state.tenant}/{state.session_id}"
         yield Finding(code="provider_state_stale", subject=subject, detail=detail)
-    async for finding in _recent_turns(store, is_deep=is_deep):
-        yield finding
+
+
+def _recent(pos: int, now: float) -> Plan[checks.RecentTurns]:
+    return checks.recent_turns(pos, now - RECENT_SECONDS, MAX_ROWS)
 
 
 class FailuresInARow:
@@ -293,15 +465,15 @@ class FailuresInARow:
                 yield session_id, count, plain_code(code) or "no code"
 
 
-async def _recent_turns(store: SqlStore, *, is_deep: bool) -> AsyncIterator[Finding]:
-    """Yield problems of the last day, in a bounded number of entries or in all."""
+async def _recent_turns(scope: _Scope) -> AsyncIterator[Finding]:
+    """Yield problems of turns of the last day, in a bounded number of entries."""
     pos: int | None = checks.FIRST_POS
     seen = 0
     heals: dict[str, checks.TurnProblem] = {}
     codes: dict[str, str | None] = {}
     row = FailuresInARow()
-    while pos is not None and (is_deep or seen < ENTRIES_READ):
-        recent = await store.query(partial(_recent, pos))
+    while pos is not None and seen < scope.coverage.most_entries:
+        recent = await scope.query(partial(_recent, pos))
         pos = recent.next_pos
         seen += MAX_ROWS
         heals |= {heal.turn_id: heal for heal in recent.heals}

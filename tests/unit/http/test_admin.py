@@ -160,3 +160,14 @@ async def test_doctor_reports_a_failed_turn(store_url: str) -> None:
         failures = [one for one in found["data"] if one["code"] == "turn_failed"]
         assert [one["severity"] for one in failures] == ["note"]
         assert {"meaning", "remedy", "detail", "subject", "fixable"} <= failures[0].keys()
+        assert found["coverage"]["is_finished"]
+        assert found["coverage"]["sessions"] == 1
+        assert found["deep_check"] is None
+        deep = await get(gateway, "/v1/doctor", deep="true")
+        assert deep["coverage"]["is_deep"]
+        assert deep["coverage"]["is_finished"]
+        assert deep["coverage"]["is_whole"]
+        assert deep["data"] == found["data"]
+        assert deep["deep_check"]["finished_at"] == deep["checked_at"]
+        assert await get(gateway, "/v1/doctor", deep="true") == deep, "it is not repeated at once"
+        assert (await get(gateway, "/v1/doctor"))["deep_check"] == deep["deep_check"]

@@ -13,6 +13,7 @@ from holdfast.cli.output.terminal import print_error, print_json, print_line, pr
 
 if TYPE_CHECKING:
     from holdfast.doctor.findings import Finding
+    from holdfast.doctor.store_checks import Coverage
     from holdfast.settings import Settings
 
 FATAL = frozenset(
@@ -31,7 +32,7 @@ def doctor(
         float, typer.Option(min=0.1, help="With --watch: seconds between two checks.")
     ] = 30.0,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read every session, not only the newest.")
+        bool, typer.Option("--deep", help="Read the whole store, not only what is new.")
     ] = False,
     config: ConfigFlag = None,
     store: StoreFlag = None,
@@ -39,6 +40,7 @@ def doctor(
 ) -> None:
     """Check the store for problems and suggest fixes."""
     from holdfast.doctor.findings import finding_value
+    from holdfast.doctor.store_checks import Coverage
 
     settings = store_settings(config, store)
     if watch:
@@ -47,12 +49,15 @@ def doctor(
         return
     with progress("checking") as advance:
         advance(settings.store.url.partition(":")[0])
-        findings, fixed = asyncio.run(_check(settings, is_fixing=fix, is_deep=deep))
+        coverage = Coverage(is_deep=deep)
+        findings, fixed = asyncio.run(_check(settings, coverage, is_fixing=fix))
         findings += asyncio.run(_check_servers(settings))
     if as_json:
         print_json([{**finding_value(found), "mended": found in fixed} for found in findings])
     else:
         _print_findings(findings, fixed)
+        if not (coverage.is_whole or deep):
+            print_line(coverage.describe())
     unfixed = (finding for finding in findings if finding not in fixed)
     if any(finding.kind.severity == "problem" for finding in unfixed):
         raise typer.Exit(1)
@@ -76,16 +81,18 @@ async def _check_servers(settings: "Settings") -> "list[Finding]":
 
 
 async def _check(
-    settings: "Settings", *, is_fixing: bool, is_deep: bool
+    settings: "Settings", coverage: "Coverage", *, is_fixing: bool
 ) -> "tuple[list[Finding], set[Finding]]":
-    """Return the findings, and which of them were fixed."""
+    """Return the findings, and which of them were fixed; note what was looked at."""
     from holdfast.app import open_configured_store, read_configured_store
     from holdfast.doctor.configuration import check_agent_access, check_agents
     from holdfast.doctor.fixing import fix, fix_before_open
     from holdfast.doctor.store_checks import check_contents, check_inspection
     from holdfast.stores.inspect import inspect_store
 
-    findings = list(check_inspection(await inspect_store(settings.store.url)))
+    inspection = await inspect_store(settings.store.url, is_deep=coverage.is_deep)
+    coverage.is_whole &= inspection.is_verified
+    findings = list(check_inspection(inspection))
     findings += await check_agents(settings.upstreams)
     if any(finding.code in ("store_read_only", "store_standby") for finding in findings):
         is_fixing = False
@@ -101,7 +108,7 @@ async def _check(
         contents = [
             finding
             async for finding in check_contents(
-                store, turn_seconds=settings.heals.turn_seconds, is_deep=is_deep
+                store, turn_seconds=settings.heals.turn_seconds, coverage=coverage
             )
         ]
         if not settings.keys:
@@ -126,12 +133,13 @@ async def _watch(
     """Report findings that are new since the previous check."""
     from holdfast.core.errors import HoldfastError
     from holdfast.doctor.findings import finding_value
+    from holdfast.doctor.store_checks import Coverage
 
     reported: set[Finding] = set()
     error: str | None = None
     while True:
         try:
-            findings, _ = await _check(settings, is_fixing=is_fixing, is_deep=is_deep)
+            findings, _ = await _check(settings, Coverage(is_deep=is_deep), is_fixing=is_fixing)
         except HoldfastError as exc:
             if exc.message != error:
                 print_error(exc.message)

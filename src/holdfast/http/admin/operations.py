@@ -1,16 +1,16 @@
 """Endpoints about running work and its cost: workers and lanes, usage, doctor's findings."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from holdfast.core.errors import InvalidInput
 from holdfast.http.admin.console import LoadFiles
 from holdfast.http.request.auth import require_admin
-from holdfast.http.request.pagination import read_choice
+from holdfast.http.request.pagination import read_choice, read_flag
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.reports import INTERVAL_SECONDS, Interval, LaneView, Reports, UsageRow
 
@@ -20,9 +20,13 @@ DEFAULT_DAYS = 30
 LATEST = 253_402_300_800
 """The end of the year 9999."""
 
-Finding = dict[str, Any]
-Diagnose = Callable[[], Awaitable[tuple[float, Sequence[Finding]]]]
-"""Returns when the store was checked, and what was found."""
+
+class Diagnose(Protocol):
+    """Checks the store."""
+
+    async def __call__(self, *, is_deep: bool = False) -> dict[str, Any]:
+        """Return what was found and looked at, as JSON; a deep check may still run then."""
+        ...
 
 
 class AdminServices(msgspec.Struct, frozen=True):
@@ -58,8 +62,8 @@ class OperationsApi:
     async def doctor(self, request: Request) -> AnyReply:
         """Return what a check of the store found; a check is repeated after some seconds."""
         require_admin(request)
-        checked_at, findings = await self._diagnose()
-        return json_reply({"object": "list", "checked_at": int(checked_at), "data": list(findings)})
+        is_deep = read_flag(request.query(), "deep")
+        return json_reply({"object": "list", **await self._diagnose(is_deep=is_deep)})
 
     async def usage(self, request: Request) -> AnyReply:
         """Return tokens, turns, heals and latency by interval, tenant and model."""

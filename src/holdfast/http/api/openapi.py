@@ -199,6 +199,7 @@ QUERIES: dict[str, tuple[tuple[str, Schema], ...]] = {
         ("limit", NUMBER),
         ("wire", FLAG),
     ),
+    "GET /v1/doctor": (("deep", FLAG),),
     "GET /v1/usage": (("from", TEXT), ("to", TEXT), ("interval", {"enum": ["day", "hour"]})),
     "GET /v1/sessions": (
         ("key", TEXT),

@@ -1,7 +1,9 @@
 """Queries of `holdfast doctor` for states that must not occur."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -9,9 +11,9 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.ids import SessionId, Tenant, TurnId
 from holdfast.core.model.item_ids import place_in
 from holdfast.core.model.items import read_item
+from holdfast.core.model.records import visible_spans
 from holdfast.core.model.session import Session
 from holdfast.core.projection.project import project
-from holdfast.ports.store import ItemQuery
 from holdfast.stores.sql.entries import (
     ENDED,
     ENDS,
@@ -21,76 +23,123 @@ from holdfast.stores.sql.entries import (
     read_items,
     read_session,
     session_no,
+    unpack_entries,
 )
-from holdfast.stores.sql.plan import Plan, Row, Statement, every, every_as, one
-from holdfast.stores.sql.queries import items
+from holdfast.stores.sql.lookups import find_hidden
+from holdfast.stores.sql.plan import Plan, Row, Statement, every, one
 from holdfast.stores.sql.statements import (
     IS_INDEXED,
     IS_LAST_OF_TURN,
-    ITEM_ENTRIES,
     LAST_ENTRY_OF_TURN,
     LAST_ID,
     SELECT_SESSION,
 )
 
-_LAST = "l.n = (select max(n) from log where session = s.no)"
 _LAST_KIND = f"(select l.kind from {LAST_ENTRY_OF_TURN})"
 _LAST_BODY = f"(select l.body from {LAST_ENTRY_OF_TURN})"
+_EACH = "json_each(?1) r cross"
+_EACH_IN_POSTGRES = "json_array_elements(?1::text::json) r (value)"
+_EACH_TEXT = "json_array_elements_text(?1::text::json) r (value)"
 
-# Entries are numbered from 1 without a gap, and there is at least one.
-ENTRY_GAPS = Statement(
-    "entry_gaps",
-    "select id, newest, entries from (select s.id, "
-    "coalesce((select max(n) from log where session = s.no), 1) as newest, "
-    "(select count(*) from log where session = s.no) as entries from sessions s) c "
-    "where entries <> newest order by id limit ?1",
-)
-# Counts of items, turns and events only grow from entry to entry.
-COUNTS_BACK = Statement(
-    "counts_back",
-    "select s.id, c.n from (select session, n, "
-    "seq - lag(seq) over w as seq_step, turns - lag(turns) over w as turn_step, "
-    "events - lag(events) over w as event_step from log "
-    "window w as (partition by session order by n)) c join sessions s on s.no = c.session "
-    "where c.seq_step < 0 or c.turn_step < 0 or c.event_step < 0 order by s.id, c.n limit ?1",
-)
-# Item ids with a number beyond the end of the log: entries are missing.
-LOST_ENDS = Statement(
-    "lost_ends",
-    "select (select id from sessions where no = c.session) as id, newest, seq from "
-    "(select i.session, i.newest, (select seq from log where session = i.session "
-    "order by n desc limit 1) as seq from "
-    "(select session, max(seq) as newest from item_ids group by session) i) c "
-    "where newest > seq order by id limit ?1",
-)
-# Entries that the search index refers to but that do not exist. Entries are never deleted.
-LOST_ENTRIES = Statement(
-    "lost_entries",
-    "select distinct i.pos from search_items i where not exists "
-    "(select 1 from log l where l.pos = i.pos) order by i.pos limit ?1",
+# ── The log, by its positions ───────────────────────────────────────────────────────────────
+
+# The newest entries: how many, the first and last position, and the time of the first.
+NEWEST_ENTRIES = Statement(
+    "newest_entries",
+    "select count(*), min(pos), max(pos), min(at) from "
+    "(select pos, at from log order by pos desc limit ?1) l",
 )
 # Entries of unknown sessions.
 UNKNOWN_LOGS = Statement(
     "unknown_logs",
-    "select l.session, count(*) from log l where not exists "
-    "(select 1 from sessions s where s.no = l.session) group by l.session limit ?1",
-)
-# Each turn has one entry that accepted it and contains its request.
-TURN_GAPS = Statement(
-    "turn_gaps",
-    "select s.id, l.turns, (select count(*) from log a where a.session = s.no "
-    "and a.request is not null) as found from log l join sessions s on s.no = l.session "
-    f"where {_LAST} and s.deleted_at is null and l.turns <> (select count(*) from log a "
-    "where a.session = s.no and a.request is not null) order by s.id limit ?1",
+    "select session, count(*) from (select l.session + 0 as session from log l "
+    "where l.pos >= ?1 and l.pos < ?2 and not exists "
+    "(select 1 from sessions s where s.no = l.session)) u group by session order by session",
 )
 # An open turn that has neither the lane nor a place in the queue never ends.
 STRAY_TURNS = Statement(
     "stray_turns",
-    "select l.turn, s.id from log l join sessions s on s.no = l.session "
-    f"where l.turn is not null and l.kind not in {ENDS} and s.deleted_at is null "
-    f"and {IS_LAST_OF_TURN} and not exists (select 1 from lanes a where a.turn = l.turn) "
-    "and not exists (select 1 from queue q where q.turn = l.turn) order by l.turn limit ?1",
+    # Neither a join nor a subquery without an offset: PostgreSQL may read a table into a hash.
+    "select turn, session from (select l.turn, (select s.id from sessions s "
+    "where s.no = l.session and s.deleted_at is null) as session from log l "
+    "where l.pos >= ?1 and l.pos < ?2 and l.turn is not null "
+    f"and l.kind not in {ENDS} "
+    "and not exists (select 1 from lanes a where a.session = l.session and a.turn = l.turn "
+    "limit 1 offset 0) "
+    "and not exists (select 1 from queue q where q.turn = l.turn limit 1 offset 0) "
+    f"and {IS_LAST_OF_TURN}) t where session is not null",
 )
+# The sessions with entries there, and the last of them.
+WRITTEN_SESSIONS = Statement(
+    "written_sessions",
+    # `+ 0`: otherwise SQLite reads the whole log in the order of its groups.
+    "select session, max(pos) from (select session + 0 as session, pos from log "
+    "where pos >= ?1 and pos < ?2) l group by session",
+)
+# Entries that the search index refers to but that do not exist. Entries are never deleted.
+LOST_ENTRIES = Statement(
+    "lost_entries",
+    "select distinct i.pos from search_items i where i.id >= ?1 and i.id < ?2 and not exists "
+    "(select 1 from log l where l.pos = i.pos) order by i.pos",
+)
+LAST_INDEXED = Statement("last_indexed", "select coalesce(max(id), 0) from search_items")
+# Item ids with a number beyond the end of the log: entries are missing.
+LOST_ENDS = Statement(
+    "lost_ends",
+    "select i.item_id, i.session, i.seq, (select seq from log where session = i.session "
+    "order by n desc limit 1), (select id from sessions where no = i.session) from item_ids i "
+    "where (i.item_id, i.session, i.seq) > (?1, ?2, ?3) "
+    "order by i.item_id, i.session, i.seq limit ?4",
+)
+
+# ── Sessions, by lists of their numbers ─────────────────────────────────────────────────────
+
+SESSION_PAGE = Statement(
+    "session_page", "select no, id from sessions where id < ?1 order by id desc limit ?2"
+)
+_SESSIONS_OF = SELECT_SESSION.replace("from sessions s", "from {each} join sessions s on {same}", 1)
+SESSIONS_OF = Statement(
+    "sessions_of",
+    _SESSIONS_OF.format(each=_EACH, same="s.no = r.value"),
+    postgres=_SESSIONS_OF.format(each=_EACH_TEXT, same="s.no = r.value::bigint"),
+)
+# Parts of logs; each is given by its session, its first and its last entry.
+_PARTS = (
+    "select l.session, l.n, l.seq, l.turns, l.events, "
+    "case when l.request is null then 0 else 1 end, l.items from {each} join log l "
+    "on l.session = {value}0{end} and l.n between {value}1{end} and {value}2{end}"
+)
+LOG_PARTS = Statement(
+    "log_parts",
+    _PARTS.format(each=_EACH, value="json_extract(r.value, '$[", end="]')"),
+    postgres=_PARTS.format(each=_EACH_IN_POSTGRES, value="(r.value ->> ", end=")::bigint"),
+)
+LANES_OF = Statement(
+    "lanes_of",
+    f"select a.session, a.turn from {_EACH} join lanes a on a.session = r.value",
+    postgres=f"select a.session, a.turn from {_EACH_TEXT} join lanes a "
+    "on a.session = r.value::bigint",
+)
+# How many of these ids, each with its session and place, are in the index.
+_IDS = (
+    "select i.session, count(*) from {each} join item_ids i on i.item_id = {value}0{text} "
+    "and i.session = {value}1{end} and i.seq = {value}2{end} group by i.session"
+)
+ITEM_IDS_OF = Statement(
+    "item_ids_of",
+    _IDS.format(each=_EACH, value="json_extract(r.value, '$[", text="]')", end="]')"),
+    postgres=_IDS.format(each=_EACH_IN_POSTGRES, value="(r.value ->> ", text=")", end=")::bigint"),
+)
+STATE_OF = Statement(
+    "state_of",
+    "select p.session_id, p.provider, p.covers_seq from "
+    f"{_EACH} join provider_state p on p.session_id = r.value",
+    postgres="select p.session_id, p.provider, p.covers_seq from "
+    f"{_EACH_TEXT} join provider_state p on p.session_id = r.value",
+)
+
+# ── Lanes, queues and workers ───────────────────────────────────────────────────────────────
+
 # Lanes with the state in their sessions' last entries, and the last entry of their turn.
 LANES = Statement(
     "lanes",
@@ -99,7 +148,6 @@ LANES = Statement(
     "left join sessions s on s.no = a.session where a.session > ?1 order by a.session limit ?2",
 )
 SESSION_OF_LANE = Statement("session_of_lane", SELECT_SESSION + "where s.id = ?1")
-LANE = Statement("lane", "select turn from lanes where session = ?1")
 # Waiting turns that have ended, or that have the lane as well.
 STALE_QUEUE = Statement(
     "stale_queue",
@@ -115,34 +163,21 @@ LONG_RUNS = Statement(
     "as began from lanes a join sessions s on s.no = a.session join workers w on w.id = a.owner "
     "where w.alive_until > ?1) r where began < ?2 order by began limit ?3",
 )
-# Provider state of a session that has ended, or about items that do not exist.
-STALE_STATE = Statement(
-    "stale_state",
-    "select s.tenant, p.session_id, p.provider, p.model, p.covers_seq, l.seq, s.is_live "
-    "from provider_state p join sessions s on s.id = p.session_id "
-    f"join log l on l.session = s.no + 0 and {_LAST} "
-    "where s.is_live = 0 or p.covers_seq > l.seq order by p.session_id limit ?1",
-)
+# The newest times; none is much older than the entries before it, unless a clock went back.
 LATEST_TIMES = Statement(
     "latest_times",
-    "select max(at) from (select max(at) as at from log "
-    "union all select max(created_at) from sessions) times",
+    "select max(at) from (select at from (select at from log order by pos desc limit ?1) l "
+    "union all select created_at from "
+    "(select created_at from sessions order by id desc limit ?1) s) times",
 )
-# Entries about turns, newest first, and whether each is the last one of its turn.
+# Entries, newest first, and whether each is the last one of its turn if it is an end.
 RECENT_ENTRIES = Statement(
     "recent_entries",
-    "select l.pos, l.turn, s.id, l.body, l.kind, "
-    f"case when {IS_LAST_OF_TURN} then 1 else 0 end "
-    "from log l join sessions s on s.no = l.session "
-    "where l.pos < ?1 and l.turn is not null and l.at > ?2 order by l.pos desc limit ?3",
-)
-SESSIONS_AFTER = Statement(
-    "sessions_after",
-    SELECT_SESSION + "where s.deleted_at is null and (s.is_live = 1 or ?3 = 1) "
-    "and s.id < ?1 order by s.id desc limit ?2",
-)
-ITEM_ID = Statement(
-    "item_id", "select 1 from item_ids where item_id = ?1 and session = ?2 and seq = ?3"
+    "select l.pos, l.at, l.turn, (select s.id from sessions s where s.no = l.session), "
+    "case when l.turn is not null then l.body end, l.kind, "
+    f"case when l.kind in {ENDS} and {IS_LAST_OF_TURN} then 1 else 0 end "
+    "from (select pos, session, n, at, turn, kind, body from log where pos < ?1 "
+    "order by pos desc limit ?2) l",
 )
 ORPHANS = Statement(
     "orphans",
@@ -170,6 +205,8 @@ ALL_ENTRIES = Statement(
 
 FIRST_POS = 2**62
 LANES_AT_ONCE = 500
+ENTRIES_AT_ONCE = 1000
+"""The entries of a part of a log, and of the parts that are read at once."""
 
 
 class BrokenItem(msgspec.Struct, frozen=True):
@@ -188,15 +225,13 @@ class Mismatch(msgspec.Struct, frozen=True):
     why: str
 
 
-class SessionsChecked(msgspec.Struct):
-    """Problems in a page of sessions that were read completely."""
+class LogPart(NamedTuple):
+    """A part of a session's log, from an entry on; of entry 0 on: only its last part."""
 
-    last: str | None = None
-    """The last session of the page; None if there are no more."""
-    items: list[BrokenItem] = []
-    logs: list[Mismatch] = []
-    item_ids: list[Mismatch] = []
-    lanes: list[Mismatch] = []
+    session: int
+    first: int = 1
+    id: SessionId = SessionId("")
+    """The session's id, if its row is known to exist."""
 
 
 class StaleState(msgspec.Struct, frozen=True):
@@ -205,10 +240,24 @@ class StaleState(msgspec.Struct, frozen=True):
     tenant: Tenant
     session_id: SessionId
     provider: str
-    model: str
     covers_seq: int
     head_seq: int
     is_live: bool
+
+
+class SessionsChecked(msgspec.Struct):
+    """Problems in parts of logs, and the parts that are left to check."""
+
+    left: list[LogPart] = []
+    entries: int = 0
+    """How many entries were read."""
+    items: list[BrokenItem] = []
+    logs: list[Mismatch] = []
+    counts: list[Mismatch] = []
+    turns: list[Mismatch] = []
+    item_ids: list[Mismatch] = []
+    lanes: list[Mismatch] = []
+    states: list[StaleState] = []
 
 
 class TurnProblem(msgspec.Struct, frozen=True):
@@ -248,15 +297,10 @@ def now(now: float) -> Plan[float]:
     return now
 
 
-def latest_time(now: float) -> Plan[tuple[float, float | None]]:
-    """Return the current time, and the latest time that was written."""
-    times = yield from every(LATEST_TIMES)
+def latest_time(limit: int, now: float) -> Plan[tuple[float, float | None]]:
+    """Return the current time, and the latest time that was written of late."""
+    times = yield from every(LATEST_TIMES, limit)
     return now, times[0][0]
-
-
-def stale_state(limit: int) -> Plan[list[StaleState]]:
-    """Return provider state of sessions that have ended, or about items that do not exist."""
-    return every_as(StaleState, STALE_STATE, limit)
 
 
 def abandoned_turns(now: float, limit: int) -> Plan[list[tuple[TurnId, SessionId, str]]]:
@@ -311,10 +355,14 @@ def _judge_lane(row: Row) -> Plan[list[Mismatch]]:
 
 def recent_turns(pos: int, since: float, limit: int) -> Plan[RecentTurns]:
     """Return the ends and problems of turns since a time, before a position in the log."""
-    entries = yield from every(RECENT_ENTRIES, pos, since, limit)
-    recent = RecentTurns(entries[-1][0] if len(entries) == limit else None)
+    entries = yield from every(RECENT_ENTRIES, pos, limit)
+    entries = sorted(entries, key=itemgetter(0), reverse=True)
+    is_end = len(entries) < limit or entries[-1][1] <= since
+    recent = RecentTurns(None if is_end else entries[-1][0])
     seen: set[str] = set()
-    for _, turn_id, session_id, packed, kind, is_last in entries:
+    for _, at, turn_id, session_id, packed, kind, is_last in entries:
+        if turn_id is None or session_id is None or at <= since:
+            continue
         body = read_body(packed, turn_id)
         turn = body.turn
         if kind in ENDS and is_last and turn is not None:
@@ -339,60 +387,188 @@ def _stale_heals(body: Body, since: float, seen: set[str]) -> Iterator[str]:
         yield from (heal.code or "no code" for heal in heals if heal.failure_class == "stale_state")
 
 
-# ── sessions that are read whole ────────────────────────────────────────────────────────────
+# ── sessions ────────────────────────────────────────────────────────────────────────────────
 
 
-def check_sessions(after: str, limit: int, *, with_retired: bool) -> Plan[SessionsChecked]:
-    """Check a page of sessions completely: their logs, item ids, lanes and projections."""
-    rows = yield from every(SESSIONS_AFTER, after or LAST_ID, limit, int(with_retired))
-    checked = SessionsChecked(rows[-1][0] if len(rows) == limit else None)
-    for row in rows:
-        session = read_session(row)
-        if session.active_turn_id is not None:
-            lane = yield from one(LANE, session_no(session.id))
-            if lane is None or lane[0] != session.active_turn_id:
-                lost = f"turn {session.active_turn_id} has the lane only by the last entry"
-                checked.lanes.append(Mismatch(session.id, lost))
-        why = yield from _judge_log(session, checked)
-        if why is not None:
-            checked.logs.append(Mismatch(session.id, why))
+def session_page(before: str, limit: int) -> Plan[list[LogPart]]:
+    """Return the whole logs of the newest sessions, or of those before an id."""
+    rows = yield from every(SESSION_PAGE, before or LAST_ID, limit)
+    return [LogPart(no, 1, session_id) for no, session_id in rows]
+
+
+def check_sessions(parts: Sequence[LogPart], *, with_retired: bool) -> Plan[SessionsChecked]:
+    """Check parts of logs: as many as have few entries together, and the next one.
+
+    Checked are entries and their counts, item ids, lanes, provider state and projections.
+    """
+    numbers = [part.session for part in parts]
+    rows = yield from _each(SESSIONS_OF, numbers)
+    sessions = {session_no(row[0]): read_session(row) for row in rows}
+    checked = SessionsChecked()
+    readings: list[_Reading] = []
+    for at, part in enumerate(parts):
+        if checked.entries >= ENTRIES_AT_ONCE:
+            checked.left += parts[at:]
+            break
+        session = sessions.get(part.session)
+        if session is None:
+            if part.id:  # else its entries belong to nobody, which another check says
+                checked.logs.append(Mismatch(part.id, "should have entries but has none"))
             continue
-        checked.items += yield from _broken_items(session)
+        first = part.first or max(session.version - ENTRIES_AT_ONCE + 1, 1)
+        last = min(first + ENTRIES_AT_ONCE - 1, session.version)
+        readings.append(_Reading(part.session, session, first, last))
+        checked.entries += last - first + 1
+        if last < session.version:
+            checked.left.append(LogPart(part.session, last + 1, part.id))
+    yield from _check_logs(readings, checked, with_retired=with_retired)
+    # What is about a session as a whole is checked with the end of its log.
+    ended = [reading.session for reading in readings if reading.last == reading.session.version]
+    yield from _check_lanes(ended, checked)
+    yield from _check_states(ended, checked)
     return checked
 
 
-def _judge_log(session: Session, checked: SessionsChecked) -> Plan[str | None]:
-    """Return how the items of a session's log differ from its entries' counts, or None."""
-    no = session_no(session.id)
-    entries = yield from every(ITEM_ENTRIES, no, 1, session.version)
-    seq, listed = session.parent_seq, set[tuple[str, int]]()
-    for last, packed in entries:
+class _Reading(NamedTuple):
+    """A part of a log that is read."""
+
+    number: int
+    session: Session
+    first: int
+    last: int
+
+
+def _each(statement: Statement, values: Sequence[Any]) -> Plan[list[Row]]:
+    """Return the rows of a statement about each of these values."""
+    if not values:
+        return []
+    return (yield from every(statement, msgspec.json.encode(values).decode()))
+
+
+def _check_logs(
+    readings: Sequence[_Reading], checked: SessionsChecked, *, with_retired: bool
+) -> Plan[None]:
+    # Each with the entry before it, from which its counts go on.
+    spans = [(one.number, max(one.first - 1, 1), one.last) for one in readings]
+    entries: dict[int, list[Row]] = {one.number: [] for one in readings}
+    for row in (yield from _each(LOG_PARTS, spans)):
+        entries[row[0]].append(row)
+    named: dict[int, set[tuple[str, int]]] = {}
+    for reading in readings:
+        session = reading.session
+        rows = sorted(entries[reading.number], key=itemgetter(1))
+        listed = _judge_log(reading, rows, checked)
+        is_shown = session.deleted_at is None and (session.is_live or with_retired)
+        if listed is not None and is_shown:
+            named[reading.number] = listed
+            checked.items += yield from _broken_items(session, rows, reading.first)
+    yield from _check_item_ids(readings, named, checked)
+
+
+def _judge_log(
+    reading: _Reading, rows: list[Row], checked: SessionsChecked
+) -> set[tuple[str, int]] | None:
+    """Compare the entries of a part with their counts; return the ids of its items.
+
+    None if the items are not as they should be.
+    """
+    session, first = reading.session, reading.first
+    expected = reading.last - max(first - 1, 1) + 1
+    if len(rows) != expected:
+        why = f"should have {expected} entries up to {reading.last} but has {len(rows)}"
+        checked.logs.append(Mismatch(session.id, why))
+        return None
+    seq, turns = session.parent_seq, 0
+    if first > 1:
+        seq, turns = rows[0][2], rows[0][3]
+    judged = rows if first == 1 else rows[1:]
+    for before, row in pairwise(rows):
+        if row[2] < before[2] or row[3] < before[3] or row[4] < before[4]:
+            why = f"entry {row[1]} counts less than the one before it"
+            checked.counts.append(Mismatch(session.id, why))
+    if session.deleted_at is not None:
+        return None  # its items and requests were erased
+    turns += sum(row[5] for row in judged)
+    if turns != rows[-1][3]:
+        why = f"should have {rows[-1][3]} turns up to entry {reading.last} but has {turns}"
+        checked.turns.append(Mismatch(session.id, why))
+    try:
+        return _named_items(judged, seq)
+    except _WrongItems as exc:
+        checked.logs.append(Mismatch(session.id, str(exc)))
+        return None
+
+
+class _WrongItems(Exception):
+    """The items of a log are not those that its entries count."""
+
+
+def _named_items(rows: Iterable[Row], seq: int) -> set[tuple[str, int]]:
+    """Return the items with ids that do not say where they are; raise if items are missing."""
+    listed: set[tuple[str, int]] = set()
+    for _, n, last, _, _, _, packed in rows:
         try:
-            states = read_items(packed).listed
+            states = read_items(packed).listed if packed is not None else []
         except msgspec.DecodeError:
-            return f"the entry with item {last} cannot be read"
+            raise _WrongItems(f"the items of entry {n} cannot be read") from None
         if seq + len(states) != last:
-            return f"should have {last - seq} items up to {last}, and has {len(states)}"
-        ids = ((state.item_id, seq + at) for at, state in enumerate(states, 1))
-        listed.update(
-            (item_id, place)
-            for item_id, place in ids
-            if item_id is not None and place_in(item_id) != place
-        )
+            raise _WrongItems(f"should have {last - seq} items up to {last}, and has {len(states)}")
+        for place, state in enumerate(states, seq + 1):
+            if state.item_id is not None and place_in(state.item_id) != place:
+                listed.add((state.item_id, place))
         seq = last
-    if seq != session.head_seq:
-        return f"should have items up to {session.head_seq}, and has them up to {seq}"
-    missing = 0
-    for item_id, place in listed:
-        missing += (yield from one(ITEM_ID, item_id, no, place)) is None
-    if missing:
-        wrong = f"{missing} item ids are wrong or missing"
-        checked.item_ids.append(Mismatch(session.id, wrong))
-    return None
+    return listed
 
 
-def _broken_items(session: Session) -> Plan[list[BrokenItem]]:
-    visible = yield from items(session, ItemQuery())
+def _check_item_ids(
+    readings: Sequence[_Reading], named: dict[int, set[tuple[str, int]]], checked: SessionsChecked
+) -> Plan[None]:
+    places = [(item_id, no, seq) for no, listed in named.items() for item_id, seq in listed]
+    rows = yield from _each(ITEM_IDS_OF, places)
+    found = {row[0]: row[1] for row in rows}
+    for reading in readings:
+        missing = len(named.get(reading.number, ())) - found.get(reading.number, 0)
+        if missing:
+            why = f"{missing} item ids are wrong or missing"
+            checked.item_ids.append(Mismatch(reading.session.id, why))
+
+
+def _check_lanes(sessions: Sequence[Session], checked: SessionsChecked) -> Plan[None]:
+    """Find turns that have the lane by the log alone."""
+    active = {session_no(one.id): one for one in sessions if one.active_turn_id is not None}
+    rows = yield from _each(LANES_OF, list(active))
+    turns = {row[0]: row[1] for row in rows}
+    for number, session in active.items():
+        if turns.get(number) != session.active_turn_id:
+            lost = f"turn {session.active_turn_id} has the lane only by the last entry"
+            checked.lanes.append(Mismatch(session.id, lost))
+
+
+def _check_states(sessions: Sequence[Session], checked: SessionsChecked) -> Plan[None]:
+    """Find provider state of sessions that have ended, or about items that do not exist."""
+    by_id = {session.id: session for session in sessions}
+    rows = yield from _each(STATE_OF, list(by_id))
+    for session_id, provider, covers_seq in rows:
+        session = by_id[session_id]
+        if not session.is_live or covers_seq > session.head_seq:
+            checked.states.append(
+                StaleState(
+                    session.tenant, session_id, provider, covers_seq, session.head_seq,
+                    session.is_live,
+                )
+            )  # fmt: skip
+
+
+def _broken_items(session: Session, rows: list[Row], first: int) -> Plan[list[BrokenItem]]:
+    """Return the visible items of a part that cannot be read."""
+    after = rows[0][2] if first > 1 else session.parent_seq
+    packed = [(row[2], row[6]) for row in rows if row[6] is not None and row[2] > after]
+    hidden = (yield from find_hidden(session)) if session.hidden_count else ()
+    visible = [
+        item
+        for start, end in visible_spans(hidden, after + 1, rows[-1][2])
+        for item in unpack_entries(packed, session.id, start, end)
+    ]
     spoiled: list[BrokenItem] = []
     for item in visible:
         try:
@@ -403,6 +579,16 @@ def _broken_items(session: Session) -> Plan[list[BrokenItem]]:
         # The projection itself repairs tool call pairs; here it only must not raise.
         project(visible)
     return spoiled
+
+
+# ── parts of tables ─────────────────────────────────────────────────────────────────────────
+
+
+def lost_ends(after: tuple[str, int, int], limit: int) -> Plan[tuple[list[Row], Row | None]]:
+    """Return item ids beyond the ends of their logs, in a page of all, and where the page ends."""
+    rows = yield from every(LOST_ENDS, *after, limit)
+    lost = [row for row in rows if row[3] is not None and row[2] > row[3]]
+    return lost, rows[-1][:3] if len(rows) == limit else None
 
 
 def broken_logs(entries: Iterable[Sequence[Any]]) -> set[int]:

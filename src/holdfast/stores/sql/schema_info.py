@@ -65,6 +65,8 @@ class StoreInspection:
     missing: tuple[str, ...] = ()
     """Tables and columns that an up-to-date schema has and this one lacks."""
     damage: tuple[str, ...] = ()
+    is_verified: bool = True
+    """Whether the structure of the file was checked, which takes long if it is large."""
     settings: dict[str, str] = field(default_factory=dict)
     is_standby_wanted: bool = False
     """Whether the URL asks for a standby."""

@@ -198,6 +198,22 @@ _VIEWS: dict[str, Callable[[int], tuple[Any, ...]]] = {
 
 ONE_AT_A_TIME = {"remove_search_items"}
 """Statements that only the follower of the log runs, for one set of parameters."""
+_CHECKS: dict[str, Callable[[int], tuple[Any, ...]]] = {
+    "newest_entries": lambda n: (n + 10,),
+    "unknown_logs": lambda n: (500 * n, 500 * n + 8),
+    "stray_turns": lambda n: (500 * n, 500 * n + 8),
+    "written_sessions": lambda n: (500 * n, 500 * n + 8),
+    "lost_entries": lambda n: (500 * n, 500 * n + 8),
+    "last_indexed": lambda n: (),
+    "lost_ends": lambda n: (f"item_{n + 5}", 0, 0, 5),
+    "session_page": lambda n: (f"ses_{n + 1}", 5),
+    "sessions_of": lambda n: (json.dumps([n + 1, n + 2, n + 3]),),
+    "log_parts": lambda n: (json.dumps([[1, 300 * n + 1, 300 * n + 5], [n + 5, 1, 6]]),),
+    "lanes_of": lambda n: (json.dumps([n + 1, n + 2]),),
+    "item_ids_of": lambda n: (json.dumps([[f"item_{n + 5}_1", n + 5, 1]]),),
+    "state_of": lambda n: (json.dumps([f"ses_{n + 1}", f"ses_{n + 2}"]),),
+    "latest_times": lambda n: (n + 5,),
+}
 PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "append_entry": _entry,
     "add_entry": _entry,
@@ -241,9 +257,7 @@ PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "list_sessions_by_activity_of_key": lambda n: ("big", 1, f"k{n * 10 + 1}", "", 1e18, 0, 5),
     "hold_lane": lambda n: (n + 1, f"turn_{n + 1}_3", "run", "w1", None),
     "free_lane": lambda n: (n + 1,),
-    "lane": lambda n: (n + 1,),
     "lanes": lambda n: (n, 5),
-    "sessions_after": lambda n: (f"ses_{n + 1}", 5, n % 2),
     "enqueue": lambda n: (n + 1, 5000, f"turn_new_{n}", "w1", b""),
     "dequeue": lambda n: (f"turn_{1001 + n}_2",),
     "waiting": lambda n: (n + 2,),
@@ -269,7 +283,6 @@ PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "claim_retry": lambda n: (f"turn_{n + 2}_1", 1, 1),
     "add_item_id": lambda n: (1, f"item_new_{n}", 1),
     "first_places": lambda n: ("common", n + 2),
-    "item_id": lambda n: (f"item_{n + 5}_1", n + 5, 1),
     "drop_item_id": lambda n: (f"item_{n + 5}_1", n + 5),
     "places_of_item": lambda n: (n + 5, "common", 1, 10),
     "feed": lambda n: ("big", 0, 500 * n, 5),
@@ -339,9 +352,10 @@ PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "chat": lambda n: ("c", f"chat{n + 1}"),
     "predecessor": lambda n: ("c", f"next{n + 1}"),
     "last_record": lambda n: (f"ses_{n + 1}",),
-    "recent_entries": lambda n: (1000 * (n + 1), 0.0, 5),
+    "recent_entries": lambda n: (1000 * (n + 1), 5),
     "report_ends": lambda n: (3_100 + 100 * n, 1e18, 5),
     **_CHANNELS,
+    **_CHECKS,
     **_SCHEDULES,
     **_VIEWS,
 }

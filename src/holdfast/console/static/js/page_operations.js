@@ -75,12 +75,20 @@ class OperationsPage extends PageElement {
     if (!this.findings) return loading("Checking the store…");
     if (this.findings.error) return errorState(this.findings.error);
     const found = this.findings.data;
-    if (!found.length) return html`<p>${badge("all well", "good")} No problems found.</p>`;
+    if (!found.length) return html`<p>${badge("all well", "good")} No problems found.</p>${this.coverage()}`;
     return html`<ul class="plain-list findings">${found.slice(0, 100).map((/** @type {any} */ finding) => html`<li>
       ${badge(finding.severity)} <strong>${safeText(finding.code).replaceAll("_", " ")}</strong>
       <div>${safeText(finding.detail)}</div>
       <details class="fold"><summary>Meaning and remedy</summary><p>${safeText(finding.meaning)}</p><p>${safeText(finding.remedy)}</p></details></li>`)}</ul>
-      ${found.length > 100 ? html`<p class="muted">${found.length - 100} more; run <code>holdfast doctor</code>.</p>` : nothing}`;
+      ${found.length > 100 ? html`<p class="muted">${found.length - 100} more; run <code>holdfast doctor</code>.</p>` : nothing}${this.coverage()}`;
+  }
+
+  /** Say what was looked at, if that was not the whole store. */
+  coverage() {
+    const { coverage, deep_check: deep } = this.findings;
+    if (coverage.is_whole) return nothing;
+    const last = deep?.finished_at ? html` The last deep check of this gateway: ${dateTime(deep.finished_at)}, ${number(deep.findings)} findings.` : nothing;
+    return html`<p class="muted small">Looked at the newest ${number(coverage.entries)} entries of the log (since ${dateTime(coverage.since)}) and ${number(coverage.sessions)} sessions. <code>holdfast doctor --deep</code> looks at everything.${last}</p>`;
   }
 
   lanes() {
