@@ -410,6 +410,20 @@ RECOGNITION = (
         ("tests/integration/test_turns_in_between.py",),
     ),
     Fault(
+        "a first question that is asked again is new",
+        f"{ENGINE}/turns/input_matching.py",
+        "    if diff is None or not is_asked_again(session):\n",
+        "    if True:\n",
+        ("tests/unit/http/test_whole_history.py",),
+    ),
+    Fault(
+        "a message that equals the first question is that question, whoever sent the last turn",
+        f"{ENGINE}/turns/input_matching.py",
+        "    if diff is None or not is_asked_again(session):\n",
+        "    if diff is None:\n",
+        ("tests/unit/http/test_whole_history.py",),
+    ),
+    Fault(
         "calls stay beside the words that a client has in place of them",
         f"{ENGINE}/turns/input_matching.py",
         "        diff = find_new(sent, log, is_whole=is_whole)\n    return log, diff",

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.engine.settings import LaneSettings
+from holdfast.http.request import first_questions
 from holdfast.testing.clock import ManualClock
 from tests.in_process import (
     RunningGateway,
@@ -61,6 +62,83 @@ async def test_a_second_equal_message_is_kept() -> None:
         await gateway.chat([_user("yes")])
         await gateway.chat([_user("yes")])
         assert await gateway.log() == ["yes", "re:yes", "yes", "re:yes"]
+
+
+async def test_a_client_with_whole_histories_regenerates_its_first_question() -> None:
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("one")])
+        await gateway.chat([_user("one"), _assistant("re:one"), _user("two")])
+        for count in (1, 2):
+            gateway.model.script = lambda _: [said(f"answer {len(gateway.model.shown)}")]
+            await gateway.chat([_user("one")])
+            assert gateway.model.shown[-1] == ["one"]
+            assert await gateway.log() == ["one", f"answer {count + 2}"]
+        history = [_user("one"), _assistant("answer 4"), _user("two")]
+        gateway.model.script = lambda _: [said("re:two")]
+        await gateway.chat(history)
+        assert await gateway.log() == ["one", "answer 4", "two", "re:two"]
+
+
+async def test_the_first_question_is_meant_although_a_later_one_is_equal() -> None:
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("yes")])
+        await gateway.chat([_user("yes"), _assistant("re:yes"), _user("yes")])
+        await gateway.chat([_user("yes")])
+        assert await gateway.log() == ["yes", "re:yes"]
+
+
+async def test_several_messages_of_a_first_question_are_asked_again_together() -> None:
+    async with open_gateway() as gateway:
+        question = [_user("see"), _user("this")]
+        await gateway.chat(question)
+        await gateway.chat([*question, _assistant("re:this"), _user("two")])
+        await gateway.chat(question[:1])
+        assert len(await gateway.log()) == 7
+        await gateway.chat([*question, _assistant("re:this"), _user("two")])
+        await gateway.chat(question)
+        assert await gateway.log() == ["see", "this", "re:this"]
+
+
+@pytest.mark.parametrize("other", [{"user-agent": "another"}, {"authorization": "Bearer another"}])
+async def test_the_first_question_of_another_client_is_new(other: dict[str, str]) -> None:
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("one")])
+        await gateway.chat([_user("one"), _assistant("re:one"), _user("two")])
+        await gateway.chat([_user("one")], headers=other)
+        assert len(await gateway.log()) == 6
+
+
+async def test_the_first_question_is_new_after_a_message_without_its_history() -> None:
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("one")])
+        await gateway.chat([_user("one"), _assistant("re:one"), _user("two")])
+        await gateway.chat([_user("three")])
+        await gateway.chat([_user("one")])
+        assert len(await gateway.log()) == 8
+
+
+async def test_an_edit_of_the_first_question_is_new_unless_the_history_is_whole() -> None:
+    async with open_gateway() as gateway:
+        await gateway.chat([_user("one")])
+        await gateway.chat([_user("one"), _assistant("re:one"), _user("two")])
+        await gateway.chat([_user("ONE")])
+        assert len(await gateway.log()) == 6
+        await gateway.chat([_user("first")], headers={"x-session-history": "whole"})
+        assert await gateway.log() == ["first", "re:first"]
+
+
+async def test_first_questions_are_remembered_for_a_bounded_number_of_sessions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(first_questions, "MAX_SESSIONS", 1)
+    async with open_gateway() as gateway:
+        for key in ("old", "recent"):
+            await gateway.chat([_user("one")], key)
+            await gateway.chat([_user("one"), _assistant("re:one"), _user("two")], key)
+        for key in ("old", "recent"):
+            await gateway.chat([_user("one")], key)
+        assert len(await gateway.log("old")) == 6
+        assert await gateway.log("recent") == ["one", "re:one"]
 
 
 async def test_tool_calls_and_outputs_are_recognised_and_complete_their_turn() -> None:

@@ -124,6 +124,16 @@ def find_new(
     return diff if open_from is None else _spare_open_turn(diff, sent, log, open_from)
 
 
+def find_first_again(sent: Sequence[SentItem], log: Sequence[LogEntry]) -> HistoryDiff | None:
+    """Return the diff of a request that asks the first question of a log again, or None."""
+    entries = [entry for entry in log if entry.fingerprint != NO_FINGERPRINT]
+    first = entries[: len(sent)]
+    if [entry.fingerprint for entry in first] != [item.fingerprint for item in sent]:
+        return None
+    after, head = first[-1].seq, log[-1].seq
+    return HistoryDiff(len(sent), (after, head)) if after < head else None
+
+
 def find_new_near_end(
     sent: Sequence[SentItem], tail: Sequence[LogEntry], *, is_whole: bool = False
 ) -> HistoryDiff | None:

@@ -13,6 +13,7 @@ from holdfast.core.history.diff import (
     HistoryDiff,
     LogEntry,
     SentItem,
+    find_first_again,
     find_new,
     find_new_near_end,
     has_output,
@@ -81,6 +82,8 @@ class MatchedInput(msgspec.Struct, frozen=True):
     """The turn in flight, which the request was not compared with and takes the place of."""
     lacking: tuple[str, ...] = ()
     """The calls that a turn waits for, and whose outputs the request lacks, if it has others."""
+    is_history: bool = False
+    """Whether the request has a history that the log knows."""
 
 
 async def _compute(
@@ -145,6 +148,30 @@ async def match_input(
         count = len(sent) + len(outline.entries)
         compared = await _compute(count, _compare, outline, sent, cut_from, is_whole=is_whole)
     matched = await _match_history(read, outline, items, sent, compared, supersedes)
+    return await _with_instructions(read, outline, matched, lead)
+
+
+async def match_first_question(
+    read: Reader,
+    tenant: Tenant,
+    items: Sequence[NewItem],
+    is_asked_again: Callable[[Session], bool],
+    *,
+    key: Key | None = None,
+    session_id: SessionId | None = None,
+) -> MatchedInput | None:
+    """Return the rewind of an idle session to its first question, if a request repeats that."""
+    outline = await read.outline(tenant, session_id=session_id, key=key)
+    if outline is None or outline.session.active_turn_id is not None:
+        return None
+    session, lead = outline.session, _leading_instructions(items)
+    sent = await _compute(len(items), _sent_items, items[len(lead) :])
+    diff = find_first_again(sent, _comparable_log(outline, None))
+    if diff is None or not is_asked_again(session):
+        return None
+    matched = MatchedInput(
+        (), diff.rewind, outline.settled_seq, after_turn=session.turn_count, is_history=True
+    )
     return await _with_instructions(read, outline, matched, lead)
 
 
@@ -271,6 +298,7 @@ async def _match_history(
         abandons=_abandoned(outline, sent, diff.new_from),
         supersedes=supersedes,
         lacking=_lacking(outline, new),
+        is_history=diff.new_from > 0,
     )
 
 

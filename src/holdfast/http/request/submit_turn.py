@@ -49,11 +49,13 @@ from holdfast.engine.turns.in_flight import Arrival
 from holdfast.engine.turns.input_matching import (
     COMPARED_ROLES,
     MatchedInput,
+    match_first_question,
     match_input,
     match_stored_history,
     without_repeated_question,
 )
 from holdfast.engine.turns.turn_service import TurnService, TurnTicket
+from holdfast.http.request.first_questions import FirstQuestions
 from holdfast.http.request.keyless_retries import KeylessRequests
 from holdfast.http.request.session_headers import (
     MAX_OPEN_CALLS,
@@ -117,6 +119,7 @@ class TurnSubmitter:
         self.cancels_on_disconnect = self.streams.on_disconnect == "cancel"
         self._reset = reset
         self._keyless = KeylessRequests()
+        self._first_questions = FirstQuestions()
 
     async def submit(
         self,
@@ -132,6 +135,7 @@ class TurnSubmitter:
         immediately.
         """
         is_new, is_compared = _comparison(headers, target, items)
+        is_new = is_new and (is_compared or self._first_questions.find(request, items) is None)
         if self._default_tools is not None:
             added = self._default_tools(request.tenant, turn_request.model)
             turn_request = add_tools(turn_request, added)
@@ -227,10 +231,21 @@ class TurnSubmitter:
                 if not await self._may_retry(exc, request, target, matched):
                     raise
                 continue
-            if storage.is_bounded:
-                storage.note(request.tenant, sum(len(item.body) for item in matched.items))
+            if storage.is_bounded or matched.is_history:
+                self._note_accepted(request, items, ticket, matched)
             return ticket, matched
         raise SessionBusy("the session changed concurrently; retry")
+
+    def _note_accepted(
+        self,
+        request: Request,
+        items: Sequence[NewItem],
+        ticket: TurnTicket,
+        matched: MatchedInput,
+    ) -> None:
+        self.gateway.storage.note(request.tenant, sum(len(item.body) for item in matched.items))
+        if matched.is_history:
+            self._first_questions.add(request, items, ticket)
 
     async def _after_response(
         self,
@@ -373,6 +388,14 @@ class TurnSubmitter:
         """Match the items with the named session, or with keyless histories."""
         if not headers.is_bound:
             return await match_stored_history(self.gateway.read, request.tenant, items)
+        is_asked_again = self._first_questions.find(request, items)
+        if is_asked_again is not None:
+            again = await match_first_question(
+                self.gateway.read, request.tenant, items, is_asked_again,
+                key=target.key, session_id=target.session_id,
+            )  # fmt: skip
+            if again is not None:
+                return again
         return await match_input(
             self.gateway.read,
             request.tenant,
