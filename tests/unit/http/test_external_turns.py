@@ -140,6 +140,21 @@ async def test_the_gateways_own_id_continues_the_turn(url: str) -> None:
         assert await owner.texts(first["session_id"]) == ["one", "two"]
 
 
+@pytest.mark.parametrize("ordinal", [0, 1])
+async def test_nothing_is_added_to_a_turn_that_a_model_answered(url: str, ordinal: int) -> None:
+    async with open_gateway(store_url=url) as gateway:
+        owner = await Client(gateway, "owner").enter()
+        answered = await gateway.respond("hi", headers=owner.headers)
+        turn_id = answered.headers["x-turn-id"]
+        refused = await owner.post("more", ordinal, turn_id)
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "turn_id"
+        shown = await gateway.client.get(f"/v1/turns/{turn_id}", headers=owner.headers)
+        assert shown.json()["step"] == 0
+        session_id = answered.headers["x-session-id"]
+        assert len(await owner.texts(session_id)) == 2
+
+
 async def test_a_turn_that_was_stored_under_the_clients_id_keeps_it(url: str) -> None:
     async with open_gateway(store_url=url) as gateway:
         owner = await Client(gateway, "owner").enter()

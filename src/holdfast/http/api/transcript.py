@@ -12,6 +12,7 @@ import msgspec
 from holdfast.core.errors import InvalidInput, SessionChanged, TurnNotFound
 from holdfast.core.ids import SessionId, Tenant, TurnId, external_turn_id, read_idempotency_key
 from holdfast.core.model.items import NewItem
+from holdfast.core.model.request import find_request
 from holdfast.core.model.session import Session
 from holdfast.core.model.turn import Outcome
 from holdfast.core.transaction.commands import AppendBatch, Pop, Reserve
@@ -146,6 +147,11 @@ class TranscriptApi:
         if known is not None:
             session = await read.find_session(tenant, session_id=known.turn.session_id)
             if session is not None and _conversation(session) == conversation:
+                if find_request(known.turn.request) is not None:
+                    raise InvalidInput(
+                        f"turn {sent} was answered by a model; name another turn",
+                        param="turn_id",
+                    )
                 return known.turn.id
         return external_turn_id(tenant, conversation, sent)
 
