@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.odd_server import Reply, odd_server
+from tests.integration.odd_server import Reply, odd_server, saying, whole
 from tests.integration.upstream_gateway import UpstreamGateway, open_upstream_gateway
 
 Json = dict[str, Any]
@@ -140,6 +140,39 @@ async def test_a_responses_client_sends_the_items_back_as_it_got_them(
         await gateway.respond([question, *first["output"], output], tools=tools)
         roles = [message["role"] for message in server.asked[-1]["messages"]]
         assert roles == ["user", "assistant", "tool"]
+        assert await _log(gateway, "log") == await _log(gateway)
+
+
+@pytest.mark.parametrize("shape", ["tct", "ctc", "tcct", "cttc", "bcb"])
+async def test_equal_texts_and_equal_calls_of_one_answer_stay_where_they_are(shape: str) -> None:
+    tools = [{"type": "function", "name": "look", "parameters": {"type": "object"}}]
+    texts = {"t": "I look.", "b": "\n"}
+
+    def say(path: str, body: Json) -> Reply:
+        if body["input"][-1].get("role") != "user":
+            return whole(saying("done"))
+        items = []
+        for number, letter in enumerate(shape):
+            call = {"type": "function_call", "name": "look", "arguments": "{}"}
+            item = {**call, "call_id": f"call_{number}"} if letter == "c" else saying(texts[letter])
+            items.append({**item, "id": f"item_{number}", "status": "completed"})
+        return whole(*items)
+
+    async with (
+        odd_server(say) as server,
+        open_upstream_gateway(server.upstream(api="responses")) as gateway,
+    ):
+        history: list[Json] = []
+        for question in ("look here", "look there"):
+            history.append({"role": "user", "content": question})
+            history += (await gateway.respond(history, tools=tools))["output"]
+            history += [
+                {"type": "function_call_output", "call_id": item["call_id"], "output": "seen"}
+                for item in history
+                if item.get("type") == "function_call" and item in history[-len(shape) :]
+            ]
+            history += (await gateway.respond(history, tools=tools))["output"]
+        assert len(await _log(gateway)) == len(history)
         assert await _log(gateway, "log") == await _log(gateway)
 
 

@@ -489,7 +489,8 @@ def _with_text_first(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> Seque
     """Return the log, with the text of an answer in front of its calls where the client has it.
 
     Calls and text of one answer are one Chat message, whatever came first. Text that is blank may
-    be missing. An answer of several texts has words that stand for all of them.
+    be missing. An answer of several texts has words that stand for all of them. Text that the
+    client has behind the same item as the log stays there.
     """
     ordered = [
         replace(entry, is_unshown=True)
@@ -499,6 +500,7 @@ def _with_text_first(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> Seque
     ]
     users = _users_prints(sent)
     compared = [item for item in sent if item.fingerprint]
+    pairs = {(one.fingerprint, other.fingerprint) for one, other in pairwise(compared)}
     texts = {
         (one.fingerprint, other.fingerprint)
         for one, other in pairwise(compared)
@@ -508,7 +510,7 @@ def _with_text_first(log: Sequence[LogEntry], sent: Sequence[SentItem]) -> Seque
     while first < len(ordered):
         last = _end_of_answer(ordered, first)
         if last > first + 1:
-            _put_text_first(ordered, first, last, texts, users)
+            _put_text_first(ordered, first, last, texts, pairs, users)
         first = max(last, first + 1)
     return ordered
 
@@ -528,7 +530,12 @@ def _end_of_answer(log: Sequence[LogEntry], first: int) -> int:
 
 
 def _put_text_first(
-    log: list[LogEntry], first: int, last: int, texts: set[tuple[bytes, bytes]], users: set[bytes]
+    log: list[LogEntry],
+    first: int,
+    last: int,
+    texts: set[tuple[bytes, bytes]],
+    pairs: set[tuple[bytes, bytes]],
+    users: set[bytes],
 ) -> None:
     """Move the text behind a call in front of it, and mark what a client's history may lack."""
     call = log[first].fingerprint
@@ -536,6 +543,8 @@ def _put_text_first(
         entry = log[place]
         if entry.kind in OUTPUT_OF or (entry.fingerprint, call) not in texts:
             continue
+        if (log[place - 1].fingerprint, entry.fingerprint) in pairs:
+            continue  # an equal text stands in front of an equal call
         if entry.kind == WORDS:
             start = first - (first > 0 and _is_text(log[first - 1], users))
             for other in range(start, place):
