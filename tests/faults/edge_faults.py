@@ -354,6 +354,20 @@ MEMORY = (
 
 APIS = (
     Fault(
+        "a server that was replaced is not asked again",
+        f"{PROVIDERS}/api_choice.py",
+        "        self.upstream.on_not_found = self._doubt\n",
+        "",
+        ("tests/integration/test_api_detection.py",),
+    ),
+    Fault(
+        "every unknown model makes the gateway ask its server what it has",
+        f"{PROVIDERS}/api_choice.py",
+        "(is_new and not failure.is_missing_path)",
+        "False",
+        ("tests/integration/test_api_detection.py",),
+    ),
+    Fault(
         "a server that lacks a path in JSON is taken to have it",
         f"{PROVIDERS}/http/api_detection.py",
         'return "absent" if is_missing else "unknown"',

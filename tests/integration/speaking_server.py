@@ -47,6 +47,11 @@ def error_with_200(path: str) -> web.Response:
     return web.json_response({"error": f"Unexpected endpoint or method. (POST {path})"})
 
 
+def complaint(_: str) -> web.Response:
+    """Answer as a server that has one status for all mistakes."""
+    return web.json_response({"error": {"message": "Unknown path"}}, status=400)
+
+
 class SpeakingServer:
     """The server's address, and what it was asked."""
 
@@ -59,6 +64,8 @@ class SpeakingServer:
         self.status_for_nothing = 400
         self.probes: list[str] = []
         self.calls: list[tuple[str, Json]] = []
+        self.embeddings: list[str] = []
+        """Paths that were asked for embeddings."""
         self._runner: web.AppRunner | None = None
         self._port = port
 
@@ -71,6 +78,9 @@ class SpeakingServer:
         if request.method == "GET":
             return web.json_response({"data": [{"id": "gpt-5.4", "object": "model"}]})
         body = json.loads(await request.read())
+        if request.path.endswith("/embeddings"):
+            self.embeddings.append(request.path)
+            return web.json_response({"object": "list", "data": []})
         if not body:
             self.probes.append(request.path)
             if request.path in self.hangs_on_nothing:

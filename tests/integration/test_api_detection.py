@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from holdfast.doctor.configuration import check_server_apis, check_upstreams
+from holdfast.providers import api_choice
 from holdfast.providers.http import api_detection
 from holdfast.providers.settings import UpstreamSettings
 from tests.integration.speaking_server import (
@@ -17,6 +18,7 @@ from tests.integration.speaking_server import (
     RESPONSES,
     Missing,
     SpeakingServer,
+    complaint,
     detail,
     detail_with_200,
     error_for_everything,
@@ -29,7 +31,8 @@ from tests.integration.speaking_server import (
 from tests.integration.upstream_gateway import UpstreamGateway, open_upstream_gateway, text_of
 
 MISSING: Sequence[Missing] = (
-    html, detail, method_not_allowed, detail_with_200, error_for_everything, error_with_200
+    html, detail, method_not_allowed, detail_with_200, error_for_everything, error_with_200,
+    complaint,
 )  # fmt: skip
 BARE_RESPONSES, BARE_CHAT = "/responses", "/chat/completions"
 STOP: dict[str, Any] = {"stop": ["END"]}
@@ -130,6 +133,61 @@ async def test_a_server_with_neither_is_said_to_have_neither() -> None:
         assert "`api`" not in message
         server.has = (CHAT,)
         assert text_of(await gateway.respond("hi again")) == "by chat"
+
+
+@pytest.mark.parametrize("key", ["k", None])
+@pytest.mark.parametrize(("before", "after"), [(RESPONSES, CHAT), (CHAT, RESPONSES)])
+@pytest.mark.parametrize("missing", [html, error_for_everything], ids=["html", "json"])
+async def test_a_server_that_was_replaced_is_asked_again_at_the_next_turn(
+    before: str,
+    after: str,
+    missing: Missing,
+    key: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(api_choice, "RETRY_SECONDS", 0.0)
+    async with (
+        speaking(before, missing=missing) as server,
+        open_upstream_gateway(server.upstream()) as gateway,
+    ):
+        await found_by(gateway)
+        await gateway.respond("hi", key)
+        server.has = (after,)
+        answer = await gateway.post("/v1/responses", key, input="hi again")
+        assert answer.status_code == 404
+        assert text_of(await gateway.respond("once more", key)).startswith("by ")
+        assert server.calls[-1][0] == after
+
+
+async def test_the_error_of_a_server_that_was_replaced_tells_that_it_is_asked_again() -> None:
+    async with speaking(RESPONSES) as server, open_upstream_gateway(server.upstream()) as gateway:
+        await gateway.respond("hi")
+        server.has = (CHAT,)
+        answer = await gateway.post("/v1/responses", input="hi again")
+        assert "the next turn asks the server what it has" in answer.json()["error"]["message"]
+
+
+async def test_an_unknown_model_does_not_make_every_turn_ask_the_server() -> None:
+    async with (
+        speaking(CHAT, missing=error_for_everything) as server,
+        open_upstream_gateway(server.upstream()) as gateway,
+    ):
+        await found_by(gateway)
+        probes = len(server.probes)
+        server.has = ()
+        for text in ("one", "two", "three"):
+            await gateway.post("/v1/responses", input=text)
+        assert len(server.probes) == probes
+
+
+async def test_other_endpoints_are_relayed_to_the_place_where_the_server_is_found() -> None:
+    async with (
+        speaking(CHAT) as server,
+        open_upstream_gateway(server.upstream("")) as gateway,
+    ):
+        answer = await gateway.post("/v1/embeddings", None, input="hi")
+        assert answer.status_code == 200
+        assert server.embeddings == ["/v1/embeddings"]
 
 
 async def test_a_closed_port_is_asked_again_at_every_turn_until_it_opens() -> None:

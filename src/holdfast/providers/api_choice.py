@@ -30,7 +30,7 @@ _OPENAI_HOST = "api.openai.com"
 def open_server(
     upstream: Upstream, new_id: NewId, translations: TranslationCache, settle: "Settle"
 ) -> "ServerProvider":
-    """Return the provider of a server; `settle` gets its successor once its API is known."""
+    """Return the provider of a server; `settle` is told when another one takes its place."""
     api = upstream.settings.api
     if api == "chat":
         return ChatProvider(upstream, new_id, translations)
@@ -114,7 +114,7 @@ class UndetectedProvider:
     """A server that has not told what it speaks; it is asked before its first call.
 
     As long as it does not tell, Responses is tried first, and Chat Completions where the server has
-    nothing there. The first answer decides.
+    nothing there. The first answer decides, until the server does not have what it had.
     """
 
     def __init__(self, both: BothApisProvider, settle: "Settle") -> None:
@@ -128,6 +128,8 @@ class UndetectedProvider:
         self._settle = settle
         self._asking: asyncio.Task[None] | None = None
         self._quiet_until = 0.0
+        self._settled_at = 0.0
+        self.upstream.on_not_found = self._doubt
 
     async def detect(self) -> None:
         """Ask the server, in bounded time; it never fails, and callers at one time share it."""
@@ -157,8 +159,21 @@ class UndetectedProvider:
     def _become(self, provider: "ServerProvider", found: FoundApis) -> None:
         if self.settled is None:
             self.settled, self.found = provider, found
+            self._settled_at = time.monotonic()
             self.upstream.base = found.base
             self._settle(self, provider)
+
+    def _doubt(self, failure: ProviderFailure) -> None:
+        """Ask again before the next call if the server may have changed.
+
+        An error of its API may be about anything, such as an unknown model: it counts only for an
+        answer that is not new.
+        """
+        settled, is_new = self.settled, time.monotonic() - self._settled_at < RETRY_SECONDS
+        if settled is None or (is_new and not failure.is_missing_path):
+            return
+        self.settled, self._quiet_until = None, 0.0
+        self._settle(settled, self)
 
     # ── the port, until the server has told ─────────────────────────────────────────────────
 
@@ -224,8 +239,8 @@ class UndetectedProvider:
 
 
 ServerProvider = ResponsesProvider | ChatProvider | BothApisProvider | UndetectedProvider
-Settle = Callable[[UndetectedProvider, ServerProvider], None]
-"""Is told what takes the place of a provider, once its server's API is known."""
+Settle = Callable[[ServerProvider, ServerProvider], None]
+"""Is told which provider takes the place of another, as its server's API gets known or changes."""
 
 
 def _provider_for(both: BothApisProvider, found: FoundApis) -> ServerProvider:

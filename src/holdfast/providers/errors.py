@@ -223,7 +223,7 @@ def name_missing_path(failure: ProviderFailure, path: str, api: str, other_api: 
         return
     remedy = f'set its `api` to "auto" or "{other_api}"'
     if api == "auto":
-        remedy = "restart the gateway if the server has changed"
+        remedy = "the next turn asks the server what it has"
     failure.message += f" (the upstream has no {path} here: {remedy}, or correct its `url`)"
     failure.args = (failure.message,)
 

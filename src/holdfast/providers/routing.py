@@ -26,6 +26,7 @@ from holdfast.providers.api_choice import (
     open_server,
 )
 from holdfast.providers.demo import DemoProvider
+from holdfast.providers.http.api_detection import CHAT_PATH
 from holdfast.providers.http.client import PooledClient
 from holdfast.providers.http.proxy import Proxy
 from holdfast.providers.http.relay import open_relay
@@ -136,15 +137,16 @@ class UpstreamRouter:
             line = provider.found.describe(provider.upstream.configured_base)
             self._report(f"upstream {provider.name} {line}")
 
-    def _settle(self, undetected: UndetectedProvider, provider: ServerProvider) -> None:
-        """Route calls to the provider for what a server speaks, now that this is known."""
+    def _settle(self, before: ServerProvider, after: ServerProvider) -> None:
+        """Route calls to the provider for what a server speaks, as that gets known or changes."""
         self._routes = [
-            (settings, provider if served_by is undetected else served_by)
+            (settings, after if served_by is before else served_by)
             for settings, served_by in self._routes
         ]
         self._find.cache_clear()
         self._forget_routes()
-        self._report_found(undetected)
+        if isinstance(before, UndetectedProvider):
+            self._report_found(before)
 
     def wire_body(self, call: ModelCall) -> bytes | None:
         """Return the request body that the model's upstream gets for a call; see `Upstreams`."""
@@ -166,6 +168,10 @@ class UpstreamRouter:
         upstream = next(serving, self._upstreams[0] if self._upstreams else None)
         if upstream is None:
             return None
+        for server in self._undetected:
+            # Its base URL may be another one than configured. Chat requests have asked before.
+            if server.upstream is upstream and request.path != CHAT_PATH:
+                await server.detect()
         note_model(model, upstream.name)
         return await open_relay(upstream, request)
 

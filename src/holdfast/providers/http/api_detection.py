@@ -118,10 +118,15 @@ async def _ask(upstream: Upstream, base: str) -> tuple[FoundApis, bool]:
         judge(reply.status, reply.body) if reply.status is not None else "unknown"
         for reply in replies
     ]
-    if "unclear" in verdicts:
+    # Two complaints in different words may be one about the request, and one about the path. So may
+    # those at a place that nobody has named.
+    is_other = base != upstream.configured_base
+    has_both = verdicts == ["present", "present"]
+    is_doubtful = has_both and (is_other or _saying(replies[0]) != _saying(replies[1]))
+    if "unclear" in verdicts or is_doubtful:
         control = await _probe(upstream, base, NO_PATH)
         verdicts = [
-            _compare(reply, control) if verdict == "unclear" else verdict
+            _compare(reply, control) if verdict == "unclear" or is_doubtful else verdict
             for reply, verdict in zip(replies, verdicts, strict=True)
         ]
     responses, chat = (verdict if verdict != "unclear" else "unknown" for verdict in verdicts)
@@ -139,11 +144,11 @@ async def _ask(upstream: Upstream, base: str) -> tuple[FoundApis, bool]:
 def _compare(reply: _Reply, control: _Reply) -> Presence:
     """Return what an unclear reply says beside the reply of a path that does not exist."""
     if control.status is None:
-        return "unknown"
+        return "present" if judge(reply.status or 0, reply.body) == "present" else "unknown"
     if (reply.status, _saying(reply)) != (control.status, _saying(control)):
         return "present"
     # The same for everything: the path is not there, or something in front of it answers.
-    is_missing = control.status in (404, 405) or control.status < 300
+    is_missing = control.status in (400, 404, 405) or control.status < 300
     return "absent" if is_missing else "unknown"
 
 

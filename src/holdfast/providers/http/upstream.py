@@ -1,7 +1,7 @@
 """One upstream server: its address, our credentials there, and requests to it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Protocol
 
@@ -38,6 +38,8 @@ class Upstream:
         self.configured_base = settings.url.rstrip("/")
         self.base = self.configured_base
         """The base URL of every request; `url`, unless the server was found beside it."""
+        self.on_not_found: Callable[[ProviderFailure], None] | None = None
+        """Told of a call whose path or model the server does not have."""
         self._account = account_of(settings.url, settings.key)
         self._seal_owners: dict[str, SealOwner] = {}
         self._headers = {"user-agent": "holdfast", "content-type": "application/json"}
@@ -62,6 +64,11 @@ class Upstream:
         failure.provider_type = redact(failure.provider_type or "", key) or None
         failure.param = redact(failure.param or "", key) or None
         return failure
+
+    def report_not_found(self, failure: ProviderFailure) -> None:
+        """Tell of a failed call if the server may not have its path any more."""
+        if self.on_not_found is not None and failure.status in (404, 405):
+            self.on_not_found(failure)
 
     def build_request(
         self,

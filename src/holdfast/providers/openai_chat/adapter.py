@@ -200,6 +200,7 @@ class ChatProvider:
             self._without_reasoning.add(call.model)
         failure = self._upstream.redact_failure(failure)
         name_missing_path(failure, PATH, self._upstream.settings.api, "responses")
+        self._upstream.report_not_found(failure)
         place = names_item(failure.param, failure.message)
         if place is not None:
             instructions = _instructions(call, self.name)

@@ -257,6 +257,7 @@ class ResponsesProvider:
         """Return a failure with the index of the call's item that it names."""
         failure = self._upstream.redact_failure(failure)
         name_missing_path(failure, PATH, self._upstream.settings.api, "chat")
+        self._upstream.report_not_found(failure)
         place = names_item(failure.param, failure.message)
         if place is not None:
             history = call.items if call.state is None else call.new_items
