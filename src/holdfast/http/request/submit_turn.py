@@ -564,16 +564,6 @@ def _with_limits(accept: Accept, limits: LaneLimits, arrival: Arrival | None) ->
     return accept if limits is accept.limits else replace(accept, limits=limits)
 
 
-def _source(turn_request: TurnRequest, headers: SessionHeaders) -> Source:
-    """Return where a turn comes from."""
-    if headers.is_internal:
-        return "internal"
-    if not turn_request.is_background:
-        return "user"
-    # No privilege: whoever may send this may also send a turn of a user.
-    return "console" if headers.is_console else "background"
-
-
 def _stored(turn_request: TurnRequest, sender: str) -> TurnRequest:
     """Return a request with tools as it is stored: with its sender, without credentials."""
     return redact_tools(replace(turn_request, sender=sender))
