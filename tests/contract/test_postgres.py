@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -27,6 +28,7 @@ from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.store_client import StoreClient
 from holdfast.testing.store_contract.channels.commands import CHANNEL, queue, to_chat
 from tests.contract.foreign_entries import append_foreign_entry
+from tests.contract.half_open import half_open_proxy
 from tests.postgres import PostgresServer
 
 SECONDS = 20.0
@@ -230,6 +232,25 @@ async def test_a_listener_that_was_cut_off_comes_back_and_says_so(
     session = await caller.reserve("k")
     await StoreClient(here, "a").reset(session)
     assert await ear.next() == ([session.id], [])
+
+
+async def test_a_listener_whose_connection_stays_open_after_its_end_comes_back_too(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "HEARTBEAT_SECONDS", 0.1)
+    before, host = postgres_url.split("?host=")
+    async with half_open_proxy(tmp_path, host) as proxy:
+        store = await open_postgres(f"{before}?host={proxy}")
+        try:
+            await StoreClient(store).enlist()
+            killed = await _kill_listeners(postgres_url)
+
+            async def is_back() -> bool:
+                return bool(await _listeners(postgres_url) - killed)
+
+            await _until(is_back)
+        finally:
+            await store.close()
 
 
 # ── tokens ──────────────────────────────────────────────────────────────────────────────────

@@ -477,6 +477,13 @@ CLOCKS = (
 
 REPLICAS = (
     Fault(
+        "a listener gives up for good on an error that it does not know",
+        f"{STORES}/postgres/listener.py",
+        "        except Exception:  # noqa: BLE001 - whatever it is, a new connection is made\n",
+        "        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):\n",
+        ("tests/contract/test_postgres.py",),
+    ),
+    Fault(
         "a host that hangs keeps a process from the others",
         f"{STORES}/postgres/hosts.py",
         "pause = HEAD_START_SECONDS if one_each else None",

@@ -339,7 +339,7 @@ class NotificationListener:
         try:
             async with self._asking:
                 await self._catch_up(connection)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        except Exception:  # noqa: BLE001 - whatever it is, a new connection is made
             self._on_connection_lost(connection)
             connection.terminate()
 
