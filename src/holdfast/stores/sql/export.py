@@ -82,15 +82,27 @@ QUEUES = _of_sessions(
     "select q.session, count(*) from {ranges} join queue q on q.session = {value}0{end} "
     "group by q.session",
 )
-# All entries about the turns of a range of entries, up to the version of an export.
+_OF_TURN = f"from log e where e.turn = t.turn and {sql.IS_INDEXED.format(entry='e')}"
+_AND_ITS_END = (
+    "l.session = e.session and l.n between e.n and e.n + 1 "
+    f"and (l.n = e.n or l.kind = {ENDED_NEXT})"
+)
+_LOG_OF_TURNS = (
+    "select l.session, l.n, l.kind, l.turn, l.body, l.request from (select distinct o.turn "
+    "from log o where o.session = ?1 and o.n between ?2 and ?3 and o.turn is not null) t {joins} "
+    "where l.session = ?1 and l.n <= ?4 order by l.n"
+)
+# All entries about the turns of a range of entries, up to the version of an export. The offsets
+# leave PostgreSQL no other plan than to look for the entries of each turn.
 LOG_OF_TURNS = Statement(
     "log_of_turns",
-    "select l.session, l.n, l.kind, l.turn, l.body, l.request from (select distinct o.turn "
-    "from log o where o.session = ?1 and o.n between ?2 and ?3 and o.turn is not null) t "
-    f"join log e on e.turn = t.turn and {sql.IS_INDEXED.format(entry='e')} "
-    "join log l on l.session = e.session and l.n between e.n and e.n + 1 "
-    f"and (l.n = e.n or l.kind = {ENDED_NEXT}) "
-    "where l.session = ?1 and l.n <= ?4 order by l.n",
+    _LOG_OF_TURNS.format(
+        joins=f"join log e on {_OF_TURN.partition(' where ')[2]} join log l on {_AND_ITS_END}"
+    ),
+    postgres=_LOG_OF_TURNS.format(
+        joins=f"cross join lateral (select e.session, e.n {_OF_TURN} offset 0) e "
+        f"cross join lateral (select l.* from log l where {_AND_ITS_END} offset 0) l"
+    ),
 )
 # The tenant's sessions are counted in slices: their filters are in no index.
 COUNT_SESSIONS = Statement(
