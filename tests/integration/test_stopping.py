@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.transaction.commands import Accept, Command
-from holdfast.engine.settings import StreamSettings
+from holdfast.engine.settings import LaneSettings, StreamSettings
 from holdfast.ports.store import Store
 from tests.in_process import ScriptedModel, open_gateway
 
@@ -114,6 +114,30 @@ async def test_a_client_whose_turn_a_stop_interrupts_may_retry(
         for reply in await asyncio.gather(*asking):
             assert reply.status_code == 503
             assert "send the request again" in reply.text
+
+
+async def test_a_turn_that_a_stop_cuts_off_has_lost_no_attempt(store_url: str) -> None:
+    lanes = LaneSettings(max_attempts=1)
+    model = ScriptedModel()
+    async with (
+        asyncio.timeout(IN_TIME),
+        open_gateway(model, store_url=store_url, lanes=lanes) as gateway,
+    ):
+        model.gate.clear()
+        asked = await gateway.respond("one", "a", background=True)
+        await model.entered.acquire()
+        await gateway.turn_service.stop(0.0)
+        # Its clients may be slow to leave; meanwhile the worker looks for what has no task.
+        for _ in range(3):
+            await gateway.engine.worker.sweep()
+    async with (
+        asyncio.timeout(IN_TIME),
+        open_gateway(store_url=store_url, lanes=lanes) as gateway,
+    ):
+        path = f"/v1/responses/{asked.json()['id']}"
+        while (found := (await gateway.client.get(path)).json())["status"] != "completed":
+            assert found["status"] in ("queued", "in_progress"), found["error"]
+        assert (await gateway.respond("two", "a")).status_code == 200
 
 
 @pytest.mark.parametrize("streams", [OWN_TASK, OF_REQUEST])

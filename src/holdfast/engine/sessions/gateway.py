@@ -130,6 +130,10 @@ class Gateway:
         adopt = self._run_adopted if handler is not None else None
         await self.worker.start(adopt, self._flush_delivered)
 
+    def hand_back(self) -> None:
+        """Leave the turns that are cut off from now on to other workers, as no lost attempt."""
+        self.worker.hands_back = True
+
     async def stop(self) -> None:
         """Release the lease; other workers may take over at once what is still open."""
         await self.worker.stop()
@@ -281,7 +285,7 @@ class Gateway:
             self.worker.defer_write(fence.run_id, unwritten)
         elif turn.source not in RUN_AGAIN or self._handler is None:
             self.worker.defer_write(fence.run_id, interrupted_finish(fence))
-        elif not self.worker.is_stopping:
+        elif not self.worker.hands_back:
             command = Recover(
                 session_id=fence.session_id,
                 worker=self.worker.id,

@@ -108,12 +108,15 @@ class Worker:
         """It changes if this worker was judged dead and starts over, so do not store it
         elsewhere."""
         self.is_stopping = False
+        self.hands_back = False
+        """Whether what its runs leave open is for other workers, because it is about to stop."""
 
     async def start(self, adopt: Adopt | None = None, chore: Chore | None = None) -> None:
         """Acquire a lease, recover what dead workers left, then keep doing both."""
         self._adopt = adopt
         self._chore = chore
-        self.is_stopping = False  # a failed start has called `stop`, and may be retried
+        # A failed start has called `stop`, and may be retried.
+        self.is_stopping = self.hands_back = False
         self._store.listen(self._registry.notify)
         await self._store.enlist(self.id, self._settings.lease_seconds)
         # Renewed during the first sweep too, which may take longer than a lease.
@@ -130,7 +133,7 @@ class Worker:
 
     async def stop(self) -> None:
         """Stop adopted turns and release the lease: others may take over at once."""
-        self.is_stopping = True
+        self.is_stopping = self.hands_back = True
         self._registry.wake_all()  # turns that wait for a lane here fail with StoreClosed
         for task in [*self._tasks, *self._adopted]:
             task.cancel()
@@ -147,8 +150,9 @@ class Worker:
         recovered = await self._recover_all()
         for worker in expired:
             await self._store.dismiss(worker)
-        await self._recover_unclaimed()
-        await self._adopt_turns()
+        if not self.hands_back:
+            await self._recover_unclaimed()
+            await self._adopt_turns()
         return recovered
 
     async def _expire_dead_workers(self) -> list[WorkerId]:

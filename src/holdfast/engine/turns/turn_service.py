@@ -501,6 +501,7 @@ class TurnService:
         ends_at = self._stopping_since + grace_seconds
         while self._tasks and (seconds := ends_at - loop.time()) > 0:
             await asyncio.wait(self._tasks, timeout=seconds)
+        self._gateway.hand_back()
         # Turns that are accepted meanwhile are cancelled in the next iteration.
         while self._tasks:
             for task, ticket in self._tasks.items():
