@@ -11,7 +11,7 @@ from holdfast.core.errors import InvalidInput, InvalidSessionKey, SessionChanged
 from holdfast.core.ids import Key, SessionId, read_key, session_of_name
 from holdfast.core.model.schedule import RESERVED_PREFIX
 from holdfast.core.model.session import Session
-from holdfast.core.model.turn import OnBusy
+from holdfast.core.model.turn import OnBusy, Source
 from holdfast.http.server.types import Header, Request, header_text
 
 OPENCLAW_RESERVED = ("subagent:", "cron:", "acp:")
@@ -30,7 +30,6 @@ _SINGLE = (
 )  # fmt: skip
 
 
-CONSOLE = "console"
 HistoryMode = Literal["auto", "whole", "new"]
 
 
@@ -44,8 +43,11 @@ class SessionHeaders(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     on_busy: OnBusy | None = None
     is_internal: bool = False
-    is_console: bool = False
-    """Whether a person typed it in the console, which follows its answers in the background."""
+    background_source: Source = "background"
+    """The source of a background turn: a person in the console, or a program.
+
+    That is no privilege: whoever may send it may also send a turn of a user.
+    """
     retry_count: int = 0
     sends_everything: bool = False
     """Whether the client always sends its whole history (Codex)."""
@@ -156,8 +158,9 @@ def _choice(header: str, value: bytes, choices: tuple[Any, ...]) -> Any:
     return text
 
 
-def _source(value: bytes) -> bool:
-    return bool(_choice("X-Session-Source", value, (CONSOLE,)))
+def _source(value: bytes) -> Source:
+    chosen: Source = _choice("X-Session-Source", value, ("console",))
+    return chosen
 
 
 def _flag(header: str, value: bytes) -> bool:
@@ -185,7 +188,7 @@ _PARSERS: dict[bytes, tuple[str, Callable[[bytes], Any]]] = {
     b"idempotency-key": ("idempotency_key", _idempotency_key),
     b"x-on-busy": ("on_busy", _on_busy),
     b"x-session-internal": ("is_internal", partial(_flag, "X-Session-Internal")),
-    b"x-session-source": ("is_console", _source),
+    b"x-session-source": ("background_source", _source),
     b"x-session-history": ("history", _history),
     b"x-tool-trace": ("with_trace", partial(_flag, "X-Tool-Trace")),
     b"x-stainless-retry-count": ("retry_count", _count),

@@ -29,7 +29,6 @@ from holdfast.core.model.request import TurnRequest, write_request
 from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.core.model.session import Session, read_pending_calls
 from holdfast.core.model.synthetic_outputs import OUTPUT_KINDS
-from holdfast.core.model.turn import Source
 from holdfast.core.projection.project import project
 from holdfast.core.tools.approval_words import (
     APPROVAL_ITEMS,
@@ -434,6 +433,7 @@ class TurnSubmitter:
         gateway, new_id = self.gateway, self.gateway.ids.new
         if matched.repeated is not None:
             target = _after_parent(matched.repeated)
+        source = headers.background_source if turn_request.is_background else "user"
         turn_id = new_id("turn")
         # The first run of a turn, and a session that it creates, share the turn's random part.
         name = turn_id.removeprefix("turn")
@@ -452,7 +452,7 @@ class TurnSubmitter:
                 if "tools" in turn_request.fields or "tools" in turn_request.chat_fields
                 else turn_request
             ),
-            source=_source(turn_request, headers),
+            source="internal" if headers.is_internal else source,
             on_busy="rollback" if matched.supersedes else on_busy,
             body_hash=digest,
             is_compared=is_compared,
@@ -540,16 +540,6 @@ class TurnSubmitter:
     async def _on_disconnect(self, ticket: TurnTicket) -> None:
         if self.cancels_on_disconnect and ticket.turn.source == "user":
             await ticket.abandon()
-
-
-def _source(turn_request: TurnRequest, headers: SessionHeaders) -> Source:
-    """Return the source of a turn."""
-    if headers.is_internal:
-        return "internal"
-    if not turn_request.is_background:
-        return "user"
-    # No privilege: whoever may send this may also send a turn of a user.
-    return "console" if headers.is_console else "background"
 
 
 def _awaited(session: Session, ticket: TurnTicket) -> Sequence[str]:
