@@ -518,8 +518,15 @@ PROJECTION = (
     Fault(
         "text behind calls is not recognised in front of them",
         f"{CORE}/history/diff.py",
-        "            _put_text_first(ordered, first, last, texts, users)\n",
+        "            _put_text_first(ordered, first, last, texts, pairs, users)\n",
         "            pass\n",
+        ("tests/integration/test_text_behind_calls.py",),
+    ),
+    Fault(
+        "a text is taken for an equal one behind the calls",
+        f"{CORE}/history/diff.py",
+        "if (log[place - 1].fingerprint, entry.fingerprint) in pairs:",
+        "if False:",
         ("tests/integration/test_text_behind_calls.py",),
     ),
     Fault(

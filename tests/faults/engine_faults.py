@@ -88,6 +88,20 @@ RUNS = (
         ("tests/tools/test_mcp_failures.py",),
     ),
     Fault(
+        "an error of a proxy is taken for the answer to a call",
+        "src/holdfast/tools/mcp/http_exchange.py",
+        'value.get("id") == request.get("id")',
+        "True",
+        ("tests/tools/test_mcp_failures.py",),
+    ),
+    Fault(
+        "a turn that a stop cuts off loses an attempt",
+        f"{ENGINE}/turns/turn_service.py",
+        "        self._gateway.hand_back()\n",
+        "",
+        ("tests/integration/test_stopping.py",),
+    ),
+    Fault(
         "a call that an interrupted run began is run again",
         f"{ENGINE}/turns/tool_loop.py",
         "call.item_id in tried",
