@@ -7,6 +7,7 @@ yet is written, and what differs is listed; what is named is replaced.
 import asyncio
 import sys
 
+from tests.freeze.door import parts, see_part
 from tests.freeze.recording import memory_folder, record
 from tests.freeze.rows import chapters, recorded_chapter
 from tests.freeze.store_adapter import SqliteStores
@@ -29,14 +30,14 @@ def main(arguments: list[str]) -> int:
         say(__doc__)
         return 2
     named = set(arguments[1:])
-    known = {f"rows/{name}" for name in chapters()}
+    known = {*(f"rows/{name}" for name in chapters()), *(f"door/{name}" for name in parts())}
     if not named <= known:
         say(f"unknown: {' '.join(sorted(named - known))}; known are {' '.join(sorted(known))}")
         return 2
     has_others = False
     for part in sorted(known):
         gate, name = part.split("/")
-        seen = see_rows(name)
+        seen = see_rows(name) if gate == "rows" else asyncio.run(see_part(name))
         result = record(gate, name, seen, may_replace=part in named)
         has_others |= result.startswith("DIFFERS")
         say(f"{part}: {result}")

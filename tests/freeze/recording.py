@@ -30,7 +30,7 @@ def read_expected(gate: str, name: str) -> list[str]:
     path = expected_path(gate, name)
     if not path.exists():
         pytest.fail(f"nothing is recorded: python -m tests.freeze record {gate}/{name}")
-    return path.read_text().splitlines()
+    return path.read_text().removesuffix("\n").split("\n")
 
 
 def check(

@@ -22,7 +22,7 @@ def line(value: Data) -> str:
 
 def read_lines(text: str) -> list[Data]:
     """Return the values of lines of JSON; empty lines and lines of comment are skipped."""
-    lines = (each for each in text.splitlines() if each.strip() and not each.startswith("#"))
+    lines = (each for each in text.split("\n") if each.strip() and not each.startswith("#"))
     return [msgspec.json.decode(each) for each in lines]
 
 
