@@ -3,6 +3,7 @@
 import functools
 import gc
 import logging
+import secrets
 from collections.abc import Iterator
 
 import httpx._config
@@ -33,6 +34,13 @@ httpx._transports.default.create_ssl_context = _shared  # type: ignore[attr-defi
 # A server that shares its CPU with other tests may take longer than the default five seconds.
 for _wait in ("connect", "read", "write", "pool"):
     setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _wait, 60.0)
+
+
+@pytest.fixture(autouse=True)
+def own_gateways(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let the commands of a test find the gateways of this test only."""
+    place = tmp_path_factory.getbasetemp() / "state" / secrets.token_hex(8)
+    monkeypatch.setenv("XDG_STATE_HOME", str(place))
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """Options that several commands share, and the settings and sessions that they select."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from holdfast.cli.client.gateway_client import GatewayClient, RequestRejected, Value, api_path
 from holdfast.cli.output.masking import mask_url
-from holdfast.cli.output.terminal import CommandFailed, note_target
+from holdfast.cli.output.terminal import CommandFailed, note_target, print_error
 
 if TYPE_CHECKING:
     from holdfast.settings import Settings
@@ -36,9 +37,31 @@ def load_settings(config: Path | None, store: str | None = None) -> "Settings":
 
 def store_settings(config: Path | None, store: str | None) -> "Settings":
     """Return the settings of a command that opens the store."""
+    from holdfast.settings import names_store
+
     settings = load_settings(config, store)
+    if store is None and not names_store(config):
+        settings = _with_running_store(settings)
     note_target(f"store {mask_url(settings.store.url)}")
     return settings
+
+
+def _with_running_store(settings: "Settings") -> "Settings":
+    """Select the store of the gateway that runs, where nobody has named another one."""
+    from holdfast.settings.running import running_gateways
+    from holdfast.stores.open import MEMORY
+
+    found = {gateway.store: gateway for gateway in running_gateways()}
+    if not found or settings.store.url in found:
+        return settings
+    said = "; ".join(f"the gateway at {one.url} uses {one.store}" for one in found.values())
+    (gateway, *others) = found.values()
+    if others or gateway.has_secret:
+        raise CommandFailed(f"{said}; add --store")
+    if gateway.store == MEMORY:
+        raise CommandFailed(f"{said}, which no other process can open; add --store")
+    print_error(said)
+    return replace(settings, store=replace(settings.store, url=gateway.store))
 
 
 def connect(url: str | None, config: Path | None) -> GatewayClient:

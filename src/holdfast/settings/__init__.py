@@ -54,6 +54,7 @@ __all__ = [
     "config_path",
     "default_store_url",
     "load",
+    "names_store",
 ]
 
 
@@ -116,6 +117,12 @@ def config_path(path: Path | None, environment: Mapping[str, str] | None = None)
     env = os.environ if environment is None else environment
     name = env.get("HOLDFAST_CONFIG")
     return Path(name) if path is None and name else path
+
+
+def names_store(path: Path | None, environment: Mapping[str, str] | None = None) -> bool:
+    """Whether a configuration file or the environment may select the store."""
+    env = os.environ if environment is None else environment
+    return config_path(path, env) is not None or "HOLDFAST_STORE_URL" in env
 
 
 def load(

@@ -3,13 +3,19 @@
 import asyncio
 import json
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import ConfigFlag, JsonFlag, StoreFlag, store_settings
+from holdfast.cli.options import (
+    ConfigFlag,
+    JsonFlag,
+    StoreFlag,
+    store_settings,
+)
 from holdfast.cli.output.masking import mask_url
-from holdfast.cli.output.terminal import CommandFailed, print_table
+from holdfast.cli.output.terminal import CommandFailed, print_error, print_table
 
 if TYPE_CHECKING:
     from holdfast.settings import Settings
@@ -39,7 +45,9 @@ def create(
         hash=hash_key(key),
         is_admin=admin,
     )
-    row = asyncio.run(_submit(store_settings(config, store), command))
+    settings = store_settings(config, store)
+    asyncio.run(_may_create_store(settings, config, store))
+    row = asyncio.run(_submit(settings, command))
     if as_json:
         typer.echo(json.dumps({"id": row.id, "tenant": row.tenant, "key": key}))
         return
@@ -125,6 +133,22 @@ async def _open(settings: "Settings", *, must_exist: bool) -> Any:
     if must_exist:
         await _require_store(settings)
     return await open_configured_store(settings)
+
+
+async def _may_create_store(settings: "Settings", config: Path | None, store: str | None) -> None:
+    """Reject a store that does not exist, unless it was named: then say that it is new."""
+    from holdfast.settings import names_store
+    from holdfast.stores.inspect import inspect_store
+
+    inspection = await inspect_store(settings.store.url)
+    if inspection.exists:
+        return
+    if store is None and not names_store(config):
+        raise CommandFailed(
+            f"there is no store at {inspection.path} yet: start `holdfast serve`, or name one "
+            "with --store"
+        )
+    print_error(f"{inspection.path} is a new store")
 
 
 async def _require_store(settings: "Settings") -> None:

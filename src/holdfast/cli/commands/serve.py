@@ -10,6 +10,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.app import connection_limits, open_application
@@ -22,7 +23,9 @@ from holdfast.http.server.run import Server, open_listener, server_config
 from holdfast.providers.demo import DEMO_MODEL
 from holdfast.providers.settings import UpstreamSettings
 from holdfast.settings import ServerSettings, Settings
+from holdfast.settings.running import RunningGateway, announced
 from holdfast.settings.target import server_url
+from holdfast.stores.open import sqlite_path
 
 MALLOPT_MMAP_THRESHOLD = -3
 """The option's number in glibc's <malloc.h>."""
@@ -57,6 +60,7 @@ async def serve(settings: Settings) -> None:
     configure_logging(settings.log.level, settings.log.format, settings.log.area_levels())
     _warn_missing_upstream_keys(settings.upstreams)
     listener = _listen(settings.server.host, settings.server.port)
+    is_new = _is_new_file(settings.store.url)
     host, port = listener.getsockname()[:2]
     grace = settings.server.grace_seconds
     try:
@@ -77,9 +81,10 @@ async def serve(settings: Settings) -> None:
             _freeze_startup_objects()
             _return_large_blocks()
             # Install the handlers first: a reader of the line below may send a signal immediately.
-            with server.capture_signals():
+            with server.capture_signals(), announced(_description(host, port, settings)):
                 print(f"holdfast listening on http://{host}:{port}", flush=True)
-                _print_examples(host, port, settings, await application.requires_key())
+                requires_key = await application.requires_key()
+                _print_examples(host, port, settings, requires_key, is_new=is_new)
                 report = _log_found if settings.log.format == "json" else _print_found
                 detection = asyncio.create_task(application.detect_upstreams(report))
                 try:
@@ -177,7 +182,26 @@ def example_model(upstreams: Sequence[UpstreamSettings]) -> str | None:
     return next((name for name in upstreams[0].models if _PLAIN.fullmatch(name)), None)
 
 
-def _print_examples(host: str, port: int, settings: Settings, requires_key: bool) -> None:
+def _is_new_file(store_url: str) -> bool:
+    """Whether a store is a file that does not exist yet."""
+    return store_url.startswith("sqlite:") and not sqlite_path(store_url).exists()
+
+
+def _description(host: str, port: int, settings: Settings) -> RunningGateway:
+    """Return what other commands of this user may know."""
+    own = replace(settings.server, host=host, port=port)
+    store = mask_url(settings.store.url)
+    return RunningGateway(
+        pid=os.getpid(),
+        url=server_url(own),
+        store=store,
+        has_secret=store != settings.store.url,
+    )
+
+
+def _print_examples(
+    host: str, port: int, settings: Settings, requires_key: bool, *, is_new: bool
+) -> None:
     base = f"http://{host}:{port}"
     model = example_model(settings.upstreams)
     hint = "" if model else " (replace MODEL by a model of your upstream)"
@@ -204,7 +228,7 @@ Try, in another terminal{hint}:
     extra_headers={{"X-Session-Key": "me"}}).output_text)'
 
 {f"Console: {base}/console" if settings.server.console else "The console is switched off."}
-Data: {mask_url(settings.store.url)}
+Data: {mask_url(settings.store.url)}{" (new)" if is_new else ""}
 Ctrl-C stops the gateway; sessions are kept.
 """,
         flush=True,
