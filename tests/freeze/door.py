@@ -20,12 +20,14 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.freeze.door_adapter import Platform, open_door
+from tests.freeze.python_api import see_stories
 from tests.freeze.upstream import ScriptedUpstream, script_of
 from tests.freeze.values import Data
 
 CONVERSATIONS = Path(__file__).parent / "conversations"
 CONFIGS = CONVERSATIONS / "configs.json"
 SHAPES = "shapes"
+PYTHON = "python_api"
 SECONDS = 60.0
 MCP_SERVER = Path(__file__).parents[1] / "tools" / "odd_mcp_server.py"
 Step = Mapping[str, Data]
@@ -57,7 +59,7 @@ def parts() -> list[str]:
     """Return the parts of the gate: files of conversations, and the combinations by client API."""
     files = [path.stem for path in CONVERSATIONS.glob("*.json")]
     written = [name for name in files if name not in (SHAPES, CONFIGS.stem)]
-    return sorted([*written, *(f"{SHAPES}_{client}" for client in CLIENTS)])
+    return sorted([*written, PYTHON, *(f"{SHAPES}_{client}" for client in CLIENTS)])
 
 
 def read_part(name: str) -> list[Conversation]:
@@ -96,6 +98,8 @@ def _turn(client: str, turn: Step, is_stream: bool, has_key: bool) -> dict[str, 
 
 async def see_part(name: str) -> list[str]:
     """Return what is to be seen of the conversations of a part."""
+    if name == PYTHON:
+        return await see_stories(Masks().masked)
     configs = json.loads(CONFIGS.read_bytes())
     seen: list[str] = []
     for conversation in read_part(name):
@@ -157,6 +161,10 @@ class _Player:
             await self._send(step, method)
         elif "finish" in step:
             self._tell(f"finished {step['finish']}", await self._open.pop(step["finish"]).read())
+        elif "watch" in step:
+            request = Request(self._port, f"GET {step['watch']}", step.get("headers", {}), b"")
+            await request.send()
+            self._tell(f"watch {step['watch']}", await request.watch(step["upto"]))
         elif "leave" in step:
             await self._open.pop(step["leave"]).leave(step["after"])
         elif "socket" in step:
@@ -364,6 +372,18 @@ class Request:
             body += await self._reader.readexactly(size)
             await self._reader.readline()
         return body
+
+    async def watch(self, upto: str) -> Answer:
+        """Return the events of a stream without an end, up to the one that has a text."""
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        body = b""
+        while upto.encode() not in body:
+            size = int(await self._reader.readline(), 16)
+            body += await self._reader.readexactly(size)
+            await self._reader.readline()
+        self._writer.close()
+        end = body.index(b"\n\n", body.index(upto.encode()))
+        return Answer(head, body[:end])
 
     async def leave(self, after: str) -> None:
         """Read until a text has come, and close the connection."""
