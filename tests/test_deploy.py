@@ -108,6 +108,14 @@ def test_the_image_copies_existing_files_and_runs_without_root() -> None:
     assert all(f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text() for extra in extras)
 
 
+def test_a_commit_of_the_cluster_always_waits_for_a_standby() -> None:
+    patroni = yaml.safe_load((DEPLOY / "patroni.yml").read_text())
+    cluster = patroni["bootstrap"]["dcs"]
+    assert cluster["synchronous_mode"] is cluster["synchronous_mode_strict"] is True
+    assert cluster["postgresql"]["parameters"]["synchronous_commit"] == "on"
+    assert all(rule.endswith("scram-sha-256") for rule in patroni["postgresql"]["pg_hba"])
+
+
 def test_the_compose_file_has_postgresql_and_two_replicas() -> None:
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     services = compose["services"]
