@@ -35,6 +35,7 @@ from holdfast.ports.provider import (
     Provider,
     RelayRequest,
     StateUse,
+    UpstreamStatus,
 )
 from holdfast.ports.store import ItemQuery, Store
 from holdfast.ports.tools import Toolbox
@@ -143,6 +144,10 @@ class OnlyModel:
     def provider(self, model: str) -> Provider:
         """Return the only provider."""
         return self._model
+
+    def statuses(self) -> Sequence[UpstreamStatus]:
+        """Return none: it is no server."""
+        return ()
 
     def wire_body(self, call: ModelCall) -> None:
         """Return nothing: it has no server."""

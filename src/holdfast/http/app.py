@@ -245,8 +245,9 @@ class Application:
         add("POST", "/v1/keys", keys.create)
         add("DELETE", "/v1/keys/{id}", keys.revoke)
         if services is not None:
-            operations = OperationsApi(services)
+            operations = OperationsApi(services, self._upstreams)
             add("GET", "/v1/workers", operations.workers)
+            add("GET", "/v1/upstreams", operations.upstreams)
             add("GET", "/v1/usage", operations.usage)
             add("GET", "/v1/doctor", operations.doctor)
         if services is not None and services.console is not None:

@@ -276,6 +276,31 @@ class ModelListing(msgspec.Struct, frozen=True):
     unavailable: list[UnavailableUpstream] = []
 
 
+class UpstreamFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """A failed attempt at an upstream; its message has no key and no content of the request."""
+
+    at: float
+    failure_class: str
+    status: int | None
+    message: str
+    session_id: str | None = None
+    turn_id: str | None = None
+
+
+class UpstreamStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """An upstream as this process has seen it since it started."""
+
+    name: str
+    kind: str
+    """What it speaks, or the agent that it is."""
+    models: Sequence[str]
+    answered_at: float | None
+    """When the call began that was answered last."""
+    failures: int
+    """How many calls have failed since."""
+    last_failure: UpstreamFailure | None
+
+
 class Upstreams(Protocol):
     """All configured upstreams, and the routing of models to them."""
 
@@ -285,6 +310,10 @@ class Upstreams(Protocol):
 
     def takes_chat(self, model: str, chat_fields: Mapping[str, msgspec.Raw]) -> bool:
         """Return whether a Chat request goes to its model's upstream as a Chat request."""
+        ...
+
+    def statuses(self) -> Sequence[UpstreamStatus]:
+        """Return every upstream, in order of precedence."""
         ...
 
     async def detect(self, report: Callable[[str], None]) -> None:

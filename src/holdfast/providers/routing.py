@@ -16,6 +16,7 @@ from holdfast.ports.provider import (
     RelayRequest,
     RelayResponse,
     UnavailableUpstream,
+    UpstreamStatus,
 )
 from holdfast.ports.request_context import note_model
 from holdfast.ports.session_runtimes import FindSession
@@ -117,6 +118,15 @@ class UpstreamRouter:
         if isinstance(provider, BothApisProvider | UndetectedProvider):
             return provider.needs_chat(chat_fields)
         return isinstance(provider, ChatProvider)
+
+    def statuses(self) -> Sequence[UpstreamStatus]:
+        """Return every upstream, in order of precedence; see `Upstreams`."""
+        records = {upstream.name: upstream.record for upstream in self._upstreams}
+        records |= {agent.name: agent.record for agent in self._agents}
+        return [
+            records[settings.name].status(settings.name, settings.api, settings.models)
+            for settings, _ in self._routes
+        ]
 
     async def detect(self, report: Callable[[str], None]) -> None:
         """Find out what servers speak that have to be asked; report each in one line."""

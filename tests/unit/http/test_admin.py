@@ -7,7 +7,7 @@ import pytest
 from tests.in_process import RunningGateway, ScriptedModel, open_gateway
 
 Json = dict[str, Any]
-ADMIN_PATHS = ("/v1/keys", "/v1/workers", "/v1/usage", "/v1/doctor")
+ADMIN_PATHS = ("/v1/keys", "/v1/workers", "/v1/upstreams", "/v1/usage", "/v1/doctor")
 
 
 def bearer(key: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from holdfast.http.admin.console import LoadFiles
 from holdfast.http.request.auth import require_admin
 from holdfast.http.request.pagination import read_choice, read_flag
 from holdfast.http.server.types import AnyReply, Request, json_reply
+from holdfast.ports.provider import Upstreams, UpstreamStatus
 from holdfast.ports.reports import INTERVAL_SECONDS, Interval, LaneView, Reports, UsageRow
 
 MAX_LANES = 500
@@ -39,9 +40,10 @@ class AdminServices(msgspec.Struct, frozen=True):
 
 
 class OperationsApi:
-    """GET /v1/workers, /v1/usage and /v1/doctor."""
+    """GET /v1/workers, /v1/upstreams, /v1/usage and /v1/doctor."""
 
-    def __init__(self, services: AdminServices) -> None:
+    def __init__(self, services: AdminServices, upstreams: Upstreams) -> None:
+        self._upstreams = upstreams
         self._reports = services.reports
         self._diagnose = services.diagnose
 
@@ -58,6 +60,12 @@ class OperationsApi:
                 "has_more_lanes": len(lanes) > MAX_LANES,
             }
         )
+
+    async def upstreams(self, request: Request) -> AnyReply:
+        """Return the upstreams as this process has seen them since it started."""
+        require_admin(request)
+        statuses = self._upstreams.statuses()
+        return json_reply({"object": "list", "data": [_upstream_value(one) for one in statuses]})
 
     async def doctor(self, request: Request) -> AnyReply:
         """Return what a check of the store found; a check is repeated after some seconds."""
@@ -123,6 +131,16 @@ def _lane_value(lane: LaneView) -> dict[str, Any]:
         "waiting_turns": lane.waiting_turns,
         "since": int(lane.since) if lane.since is not None else None,
     }
+
+
+def _upstream_value(status: UpstreamStatus) -> dict[str, Any]:
+    value: dict[str, Any] = msgspec.to_builtins(status)
+    value["answered_at"] = int(status.answered_at) if status.answered_at is not None else None
+    failure = value["last_failure"]
+    if failure is not None:
+        failure["at"] = int(failure["at"])
+    state = "fails" if status.failures else "answers" if status.answered_at else "unused"
+    return {"object": "upstream", "state": state, **value}
 
 
 def _usage_value(row: UsageRow) -> dict[str, Any]:

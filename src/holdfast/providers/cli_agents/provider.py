@@ -40,7 +40,7 @@ from holdfast.providers.cli_agents.output import AgentOutput
 from holdfast.providers.cli_agents.params import check_fields, instructions_of
 from holdfast.providers.cli_agents.pool import ProcessPool, RunningAgent
 from holdfast.providers.cli_agents.prompt import check_items, new_prompt, whole_prompt
-from holdfast.providers.failure_log import log_failure
+from holdfast.providers.failure_log import CallRecord, log_failure
 from holdfast.providers.items.ids import NewId
 from holdfast.providers.items.seal_owner import account_of
 from holdfast.providers.settings import UpstreamSettings, is_name
@@ -71,6 +71,7 @@ class CliAgentProvider:
         self._agent = agent
         self._new_id = new_id
         self.name = settings.name
+        self.record = CallRecord()
         self.launcher = Launcher(settings, agent)
         self.directories = AgentDirectories(
             settings.runtime.root / settings.name, settings.workdir, self.launcher.accounts
@@ -185,11 +186,13 @@ class CliAgentProvider:
     async def _run_logged(self, call: ModelCall, sink: EventSink | None) -> Answer:
         started_at = time.monotonic()
         try:
-            return await self._run(call, sink)
+            answer = await self._run(call, sink)
         except ProviderFailure as failure:
             content = b'{"input":[' + b",".join(call.items) + b"]}"
-            log_failure(self.name, failure, started_at, body=(content,))
+            self.record.note_failure(log_failure(self.name, failure, started_at, body=(content,)))
             raise
+        self.record.answered, self.record.failures = started_at, 0
+        return answer
 
     async def _run(self, call: ModelCall, sink: EventSink | None) -> Answer:
         name = call.session_id or uuid.uuid4().hex

@@ -11,7 +11,7 @@ from holdfast.core.errors import ProviderFailure
 from holdfast.core.healing.redaction import redact
 from holdfast.ports.request_context import note_first_token
 from holdfast.providers.errors import broken, failure_of
-from holdfast.providers.failure_log import log_failure
+from holdfast.providers.failure_log import CallRecord, log_failure
 from holdfast.providers.http.client import HttpAnswer, HttpRequest, PooledClient
 from holdfast.providers.http.connection import StopReading
 from holdfast.providers.http.sse import BOM, EventTooLong, SseEvent, SseSplitter, read_block
@@ -41,6 +41,7 @@ class Upstream:
         self.on_not_found: Callable[[ProviderFailure], None] | None = None
         """Told of a call whose path or model the server does not have."""
         self._account = account_of(settings.url, settings.key)
+        self.record = CallRecord()
         self._seal_owners: dict[str, SealOwner] = {}
         self._headers = {"user-agent": "holdfast", "content-type": "application/json"}
         if settings.key:
@@ -96,13 +97,15 @@ class Upstream:
     def _log_failure(
         self, request: HttpRequest, path: str, started_at: float, failure: ProviderFailure
     ) -> None:
-        log_failure(
-            self.name,
-            failure,
-            started_at,
-            path=path,
-            key=self.settings.key,
-            body=request.body or (),
+        self.record.note_failure(
+            log_failure(
+                self.name,
+                failure,
+                started_at,
+                path=path,
+                key=self.settings.key,
+                body=request.body or (),
+            )
         )
 
     async def fetch(
@@ -133,6 +136,7 @@ class Upstream:
                     answer.status, answer.headers, content, names_state=names_state
                 )
                 raise self.redact_failure(failure)
+            self.record.answered, self.record.failures = started_at, 0
             return content
         except ProviderFailure as failure:
             self._log_failure(request, path, started_at, failure)
@@ -171,6 +175,7 @@ class Upstream:
                 is_failed = False
             finally:
                 answer.leave(is_failed=is_failed)
+            self.record.answered, self.record.failures = started_at, 0
         except ProviderFailure as failure:
             self._log_failure(request, path, started_at, failure)
             raise
