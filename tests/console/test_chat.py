@@ -320,7 +320,7 @@ def test_an_answer_can_be_stopped_after_a_reload(page: Page, gateway: Gateway) -
     gateway.model.gate.set()
     turns = gateway.get(f"/v1/sessions/{session}/turns")["data"]
     assert [turn["status"] for turn in turns] == ["cancelled"]
-    expect(page.locator(".turn-end")).to_contain_text("cancelled")
+    expect(page.locator(".turn-end")).to_contain_text("stopped")
 
 
 def test_a_message_waits_behind_the_answer_of_somebody_else(page: Page, gateway: Gateway) -> None:
@@ -461,3 +461,60 @@ def test_the_model_of_the_session_is_chosen_and_any_other_can_be_named(
     send(page, "which model are you?")
     settled(page)
     assert gateway.model.requests[-1]["model"] == "experimental-7"
+
+
+def test_the_system_prompt_and_the_temperature_of_a_chat_are_sent(
+    page: Page, gateway: Gateway
+) -> None:
+    show(page, gateway, "/chat")
+    page.get_by_label("Settings of this chat").click()
+    page.get_by_label("System prompt").fill("Answer in verse.")
+    page.get_by_label("Temperature").fill("0.3")
+    send(page, "hello")
+    settled(page)
+    send(page, "and again")
+    settled(page)
+    for request in gateway.model.requests[-2:]:
+        assert (request["instructions"], request["temperature"]) == ("Answer in verse.", 0.3)
+    session = gateway.get(f"/v1/sessions/{chat_session(page)}")
+    assert session["source"] == "console"
+    assert session["last_user_activity_at"] is not None
+
+
+def test_other_conversations_are_beside_the_chat_and_answers_can_be_copied(
+    page: Page, gateway: Gateway
+) -> None:
+    gateway.say("beside", "the first words of another chat")
+    gateway.model.answers["some code"] = "Here:\n\n```python\nprint('hello')\n```\n"
+    show(page, gateway, "/chat")
+    send(page, "some code")
+    settled(page)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    expect(page.locator(".hl-string")).to_have_text("'hello'")
+    page.get_by_role("button", name="Copy code, python").click()
+    expect(page.locator(".notice")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == "print('hello')"
+    page.locator(".item.assistant").hover()
+    page.get_by_role("button", name="Copy item 2").click()
+    page.wait_for_function("async () => (await navigator.clipboard.readText()).includes('```')")
+    beside = page.get_by_label("Conversations")
+    beside.get_by_role("link", name="the first words of another chat").click()
+    expect(page.locator("main h1")).to_have_text("beside")
+    expect(page.locator(".item.user")).to_contain_text("the first words of another chat")
+
+
+def test_markdown_keeps_its_alignment_its_order_and_its_direction(
+    page: Page, gateway: Gateway
+) -> None:
+    arabic = "\u0645\u0631\u062d\u0628\u0627"
+    gateway.model.answers["format"] = (
+        f"| a | b |\n|:--|--:|\n| x | 12 |\n\n3. {arabic}\n4. {arabic}\n\n<b>no html</b>"
+    )
+    gateway.say("formatted", "format")
+    show(page, gateway, f"/chat/{gateway.session('formatted')['id']}")
+    answer = page.locator(".item.assistant")
+    expect(answer.get_by_role("cell", name="12")).to_have_css("text-align", "right")
+    listed = answer.locator("ol")
+    expect(listed).to_have_attribute("start", "3")
+    expect(listed).to_have_css("direction", "rtl")
+    expect(answer).to_contain_text("<b>no html</b>")

@@ -109,6 +109,25 @@ def test_an_approval_in_a_chat_lets_the_answer_go_on(page: Page, gateway: Gatewa
     expect(bar.locator(".piece.commit")).to_have_count(1)
 
 
+def test_an_approval_is_counted_in_the_bar_and_answered_on_the_page_of_its_session(
+    page: Page, gateway: Gateway
+) -> None:
+    ask_for_a_tool(gateway, "counted")
+    show(page, gateway, "/usage")
+    badge = page.get_by_role("link", name="Approvals that wait")
+    expect(badge).to_be_visible()
+    badge.click()
+    row = page.get_by_role("row", name="counted")
+    expect(row).to_contain_text("waits for approval")
+    row.get_by_role("link").click()
+    card = page.get_by_role("group", name="Approval")
+    expect(card).to_contain_text("milk")
+    card.get_by_role("button", name="Allow").click()
+    expect(card).to_have_count(0)
+    expect(page.locator(".item.assistant")).to_have_count(1)
+    expect(page.locator(".bar-badge")).to_have_count(len(gateway.get("/v1/approvals")["data"][:1]))
+
+
 def test_all_of_the_arguments_are_in_sight_before_a_call_is_allowed(
     page: Page, gateway: Gateway
 ) -> None:
@@ -142,7 +161,8 @@ def test_an_approval_that_is_answered_in_two_tabs_is_answered_once(
         show(tab, gateway, f"/chat/{session}")
         expect(tab.get_by_role("group", name="Approval")).to_contain_text("milk")
     # However many others wait, the chat reads its own.
-    read = [url for url in listed if "/v1/approvals" in url]
+    read = [url for url in listed if "/v1/approvals?session" in url]
+    assert read
     assert read == [f"{gateway.url}/v1/approvals?session_id={session}"] * len(read)
     held = hold(page, "**/v1/approvals/*")
     card = page.get_by_role("group", name="Approval")

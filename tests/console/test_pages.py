@@ -66,6 +66,7 @@ def routes(gateway: Gateway, session: str) -> dict[str, str]:
         "compactions": f"/sessions/{session}/compactions",
         "metadata": f"/sessions/{session}/metadata",
         "turn": f"/turns/{turns[0]['id']}",
+        "compare": f"/compare/{turns[1]['id']}/{turns[0]['id']}",
         "chat": f"/chat/{session}",
         "operations": "/operations",
         "usage": "/usage",
@@ -121,7 +122,7 @@ def test_a_filtered_list_loses_what_no_longer_matches(page: Page, gateway: Gatew
     gateway.model.gate.clear()
     gateway.say("filtered", "a long story please", background=True)
     show(page, gateway, "/sessions")
-    page.get_by_label("Status").select_option("running")
+    page.get_by_label("Show", exact=True).select_option("running")
     expect(page.locator("tbody tr")).to_have_count(1)
     gateway.model.gate.set()
     expect(page.get_by_role("link", name="filtered")).to_have_count(0)
@@ -364,6 +365,23 @@ def test_operations_show_health_lanes_workers_and_usage(
     page.get_by_role("link", name="Usage").click()
     expect(page.get_by_role("img", name=re.compile("^Tokens"))).to_be_visible()
     expect(page.get_by_role("region", name="Usage by model")).to_contain_text("gpt-4.1")
+
+
+def test_operations_show_why_an_upstream_fails(page: Page, gateway: Gateway) -> None:
+    gateway.say("answered", "hello", model="gpt-4.1-mini")
+    gateway.model.failures["break"] = "The model is overloaded with poems."
+    gateway.say("refused", "break")
+    show(page, gateway, "/operations")
+    upstreams = page.get_by_role("region", name="Upstreams")
+    failing = upstreams.get_by_role("row", name="openai")
+    expect(failing).to_contain_text("fails")
+    expect(failing).to_contain_text("overloaded with poems")
+    expect(upstreams.get_by_role("row", name="replay")).to_contain_text("answers")
+    failing.get_by_role("link", name="turn").click()
+    expect(page.locator("main h1")).to_contain_text("Turn 1")
+    gateway.say("answered-again", "hello")
+    show(page, gateway, "/operations")
+    expect(failing).to_contain_text("answers")
 
 
 def test_usage_names_what_no_request_asked_a_model_for(page: Page, gateway: Gateway) -> None:

@@ -50,6 +50,7 @@ def test_story_1_no_assistant_item_is_missing(page: Page, gateway: Gateway) -> N
     session = gateway.session(key)["id"]
     show(page, gateway, f"/turns/{turn_ids(gateway, session)[-1]}")
     expect(page.locator("hf-turn .item")).to_have_count(7)
+    page.get_by_text("5 items as before").click()
     kinds = page.locator("hf-turn .item .item-kind").all_inner_texts()
     assert [kind.lower() for kind in kinds] == ["user", "assistant"] * 3 + ["user"]
     ARTEFACTS.mkdir(parents=True, exist_ok=True)

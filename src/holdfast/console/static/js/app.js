@@ -11,6 +11,8 @@ import "./page_chat.js";
 import "./page_operations.js";
 import "./page_usage.js";
 import "./page_keys.js";
+import "./page_compare.js";
+import "./approvals.js";
 
 const THEME = "holdfast.theme";
 const RETRY_MS = 3000;
@@ -38,6 +40,7 @@ class App extends PageElement {
     this.listen("holdfast:address", () => { this.route = readRoute(); this.requestUpdate(); });
     this.listen("holdfast:unauthorized", () => this.refuse());
     this.listen("holdfast:key", () => void this.check());
+    this.listen("keydown", (event) => this.onKey(/** @type {KeyboardEvent} */ (event)));
     this.listen("holdfast:live", () => this.requestUpdate());
     this.applyTheme();
     void this.check();
@@ -50,6 +53,29 @@ class App extends PageElement {
   listen(name, listener) {
     window.addEventListener(name, listener);
     this.cleanups.push(() => window.removeEventListener(name, listener));
+  }
+
+  /** "/" searches, wherever one is. @param {KeyboardEvent} event */
+  onKey(event) {
+    const target = /** @type {HTMLElement} */ (event.target);
+    const isTyping = target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName);
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || isTyping || this.access !== "open") return;
+    if (document.querySelector("dialog[open]")) return;
+    event.preventDefault();
+    if (this.route[0] !== "sessions" || this.route[1]) location.hash = "#/sessions";
+    void this.focusSearch();
+  }
+
+  async focusSearch() {
+    for (let frame = 0; frame < 30; frame += 1) {
+      const box = /** @type {HTMLInputElement | null} */ (this.querySelector("input[type=search]"));
+      // The page that the address names takes the focus first.
+      if (frame > 2 && box) {
+        box.focus();
+        return box.select();
+      }
+      await new Promise(requestAnimationFrame);
+    }
   }
 
   /** Ask for something small: does this gateway want a key, and is ours good? */
@@ -87,9 +113,12 @@ class App extends PageElement {
   }
 
   navigate() {
+    const before = this.route.join("/");
     this.route = readRoute();
     this.isMenuOpen = false;
     this.requestUpdate();
+    // Another search on the same page leaves the place and the focus.
+    if (before === this.route.join("/")) return;
     requestAnimationFrame(() => {
       window.scrollTo(0, 0);
       /** @type {HTMLElement | null} */ (this.querySelector("main h1"))?.focus({ preventScroll: true });
@@ -106,6 +135,7 @@ class App extends PageElement {
     this.theme = themes[(themes.indexOf(this.theme) + 1) % themes.length];
     localStorage.setItem(THEME, this.theme);
     this.applyTheme();
+    window.dispatchEvent(new CustomEvent("holdfast:theme"));
     this.requestUpdate();
   }
 
@@ -113,7 +143,7 @@ class App extends PageElement {
     if (this.access === "checking") return html`<p class="boot" role="status">Connecting to the gateway…</p>`;
     if (this.access === "locked") return html`<hf-sign-in .failure=${this.failure}></hf-sign-in>`;
     const [name] = this.route;
-    const current = name === "turns" ? "sessions" : name;
+    const current = name === "turns" || name === "compare" ? "sessions" : name;
     // The page of a session or a turn has a title of its own.
     if (!this.route[1]) document.title = `${NAVIGATION.find(([one]) => one === current)?.[1] ?? "Sessions"} · Holdfast`;
     return html`
@@ -124,6 +154,7 @@ class App extends PageElement {
         <nav id="nav" class=${this.isMenuOpen ? "open" : ""} aria-label="Pages">${NAVIGATION.map(([page, label]) => html`
           <a href=${`#/${page}`} aria-current=${current === page ? "page" : "false"}>${label}</a>`)}</nav>
         <span class="spacer"></span>
+        <hf-approval-badge></hf-approval-badge>
         <span class="live-dot ${isConnected ? "on" : ""}" role="status">${isConnected ? "Live" : "Reconnecting…"}</span>
         <button type="button" class="button small" @click=${this.nextTheme} aria-label=${`Theme: ${this.theme}. Change it.`}>${{ auto: "Auto", light: "Light", dark: "Dark" }[this.theme]}</button>
         ${hasKey() ? html`<button type="button" class="button small" @click=${signOut}>Sign out</button>` : nothing}
@@ -137,6 +168,7 @@ customElements.define("hf-app", App);
 /** @param {string[]} route */
 function page(route) {
   const [name, id, tab] = route;
+  if (name === "compare" && id && tab) return forOne(`${id}/${tab}`, html`<hf-compare .left=${id} .right=${tab}></hf-compare>`);
   if (name === "sessions" && id) return forOne(id, html`<hf-session .sessionId=${id} .tab=${tab ?? "transcript"}></hf-session>`);
   if (name === "turns" && id) return forOne(id, html`<hf-turn .turnId=${id}></hf-turn>`);
   if (name === "chat") return html`<hf-chat .sessionId=${id ?? ""}></hf-chat>`;
@@ -157,7 +189,7 @@ function forOne(id, element) {
 
 function readRoute() {
   try {
-    const parts = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+    const parts = location.hash.replace(/^#\/?/, "").replace(/\?.*$/, "").split("/").map(decodeURIComponent);
     // A browser would take dots for a way up in a request's path.
     return parts.filter((part) => part && part !== "." && part !== "..");
   } catch {

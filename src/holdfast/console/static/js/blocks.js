@@ -54,6 +54,9 @@ customElements.define("hf-block", Block);
 
 const BLOCK_SIZE = 25;
 
+/** The name of the block of an entry. @param {number} sequence */
+export const blockOf = (sequence) => Math.floor(sequence / BLOCK_SIZE);
+
 /**
  * Return a long list. Entries are in the order of their `sequence`, which names their block.
  * @param {any[]} entries
@@ -63,10 +66,10 @@ export function blocks(entries, template) {
   /** @type {Map<number, any[]>} */
   const found = new Map();
   for (const entry of entries) {
-    const name = Math.floor(entry.sequence / BLOCK_SIZE);
+    const name = blockOf(entry.sequence);
     const block = found.get(name);
     if (block) block.push(entry);
     else found.set(name, [entry]);
   }
-  return repeat(found, ([name]) => name, ([, block]) => html`<hf-block .entries=${block} .template=${template}></hf-block>`);
+  return repeat(found, ([name]) => name, ([name, block]) => html`<hf-block data-name=${name} .entries=${block} .template=${template}></hf-block>`);
 }

@@ -1,8 +1,9 @@
 /** Items of a transcript: what was said, called, answered and thought, and what became of it. */
 
 import { html, nothing } from "../vendor/lit.js";
+import { codeBlock, copyButton } from "./code.js";
 import { dateTime, prettyJson, safeText, size } from "./format.js";
-import { link, markdown } from "./markdown.js";
+import { isMarkdownLoaded, link, loadMarkdown, markdown } from "./markdown.js";
 import { badge, PageElement } from "./ui.js";
 
 const FIRST_SHOWN = 20_000;
@@ -20,11 +21,15 @@ class LongText extends PageElement {
     this.shown = FIRST_SHOWN;
   }
 
+  willUpdate() {
+    if (this.isMarkdown && !isMarkdownLoaded()) void loadMarkdown().then(() => this.requestUpdate());
+  }
+
   render() {
     const text = String(this.text ?? "");
     const part = text.slice(0, this.shown);
     // Only a short beginning is formatted: the work grows with what can be seen.
-    const body = this.isMarkdown && this.shown === FIRST_SHOWN
+    const body = this.isMarkdown && isMarkdownLoaded() && this.shown === FIRST_SHOWN
       ? html`<div class="markdown" dir="auto">${markdown(part)}</div>`
       : html`<div class="plain" dir="auto">${safeText(part)}</div>`;
     if (text.length <= this.shown) return body;
@@ -49,10 +54,10 @@ export const longText = (text, isMarkdown = false) => html`<hf-text .text=${text
  * @param {any} value
  * @param {string} label
  */
-function codeBlock(value, label) {
+function jsonBlock(value, label) {
   const text = prettyJson(value);
   if (text.length > FIRST_SHOWN) return html`<div class="code">${longText(text)}</div>`;
-  return html`<pre class="code" tabindex="0" aria-label=${label}><code>${safeText(text)}</code></pre>`;
+  return codeBlock(text, /^[[{]/.test(text) ? "json" : "", label);
 }
 
 /**
@@ -76,7 +81,7 @@ function contentPart(part, isMarkdown) {
     case "input_file":
       return html`<p>${badge("file", "quiet")} ${safeText(part.filename ?? part.file_id ?? "unnamed")}</p>`;
     default:
-      return codeBlock(part, "Content");
+      return jsonBlock(part, "Content");
   }
 }
 
@@ -85,6 +90,13 @@ function messageBody(item) {
   const isMarkdown = item.role === "assistant";
   const content = Array.isArray(item.content) ? item.content : [item.content];
   return content.map((/** @type {any} */ part) => contentPart(part, isMarkdown));
+}
+
+/** The text of a message, for copying. @param {any} item */
+export function textOf(item) {
+  if ((item?.type ?? "message") !== "message") return "";
+  if (typeof item.content === "string") return item.content;
+  return (item.content ?? []).filter((/** @type {any} */ part) => part?.text !== undefined).map((/** @type {any} */ part) => part.text).join("\n");
 }
 
 /** @param {any} item */
@@ -99,7 +111,7 @@ function callBody(item) {
   const { arguments: given, input, action, ...rest } = item;
   const name = item.name ?? item.server_label ?? item.type;
   return html`<details class="fold"><summary><span class="call-name">${safeText(name)}</span> ${item.status && item.status !== "completed" ? badge(item.status) : nothing}</summary>
-    ${codeBlock(given ?? input ?? action ?? rest, "Arguments")}</details>`;
+    ${jsonBlock(given ?? input ?? action ?? rest, "Arguments")}</details>`;
 }
 
 /** A call that the gateway or the provider ran itself: with its output or its error. @param {any} item */
@@ -115,7 +127,7 @@ function toolListBody(item) {
   const tools = item.tools ?? [];
   return html`<details class="fold"><summary>${tools.length === 1 ? "1 tool" : `${tools.length} tools`} of <span class="call-name">${safeText(item.server_label)}</span>
     ${item.error ? badge("failed") : nothing}</summary>
-    ${item.error ? codeBlock(item.error, "Error") : nothing}
+    ${item.error ? jsonBlock(item.error, "Error") : nothing}
     <ul>${tools.slice(0, 200).map((/** @type {any} */ tool) => html`<li><span class="call-name">${safeText(tool?.name)}</span> ${safeText(String(tool?.description ?? "").slice(0, 300))}</li>`)}</ul></details>`;
 }
 
@@ -159,7 +171,7 @@ export function itemBody(item) {
   if (type.endsWith("_output")) return outputBody(item);
   if (type.endsWith("_call")) return callBody(item);
   if (type === "compaction") return html`<p class="muted">A summary that stands for earlier items.</p>`;
-  return codeBlock(item, "Item");
+  return jsonBlock(item, "Item");
 }
 
 /** @type {Record<string, string>} */
@@ -177,13 +189,13 @@ export function logEntry(entry, options = {}) {
   const item = entry.item;
   const kind = kindOf(item);
   const hidden = entry.hidden_by;
-  return html`<article class="item ${kind.replaceAll(" ", "-")} ${hidden ? "is-hidden" : ""}" aria-label=${`${kind}, item ${entry.sequence}`}>
+  return html`<article class="item ${kind.replaceAll(" ", "-")} ${hidden ? "is-hidden" : ""}" data-sequence=${entry.sequence} aria-label=${`${kind}, item ${entry.sequence}`}>
     <header class="item-head">
       <span class="item-kind">${kind}</span>
       <span class="muted">#${entry.sequence}</span>
       ${entry.is_partial ? badge("torn: the answer broke off", "warn") : nothing}
       ${hidden ? html`<span title=${dateTime(hidden.created_at)}>${badge(`hidden: ${HIDDEN_BY[hidden.kind] ?? hidden.kind}`, "warn")}</span>` : nothing}
-      <span class="spacer"></span>${options.actions ?? nothing}
+      <span class="spacer"></span>${textOf(item) ? copyButton(`Copy item ${entry.sequence}`, () => textOf(item)) : nothing}${options.actions ?? nothing}
     </header>
     <div class="item-body">${itemBody(item)}</div>
   </article>`;

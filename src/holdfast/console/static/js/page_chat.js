@@ -1,13 +1,14 @@
 /** Talk to a session: streamed answers, stop, regenerate, edit, attachments, a choice of models. */
 
 import { html, nothing, repeat } from "../vendor/lit.js";
-import { answerApproval, get, hasKey, post, segment, serves } from "./api.js";
-import { randomId, safeText, size } from "./format.js";
-import { longText } from "./items.js";
+import { get, hasKey, post, segment } from "./api.js";
+import { ago, randomId, safeText, size } from "./format.js";
+import { textOf } from "./items.js";
 import { onOpen, subscribe } from "./live.js";
 import { all } from "./page_session.js";
 import { LiveAnswer } from "./response_stream.js";
-import { ask, badge, errorState, notify, PageElement } from "./ui.js";
+import { ask, badge, closeOnEscape, errorState, notify, PageElement, scrollToEnd } from "./ui.js";
+import "./approvals.js";
 import "./transcript.js";
 
 const MODEL = "holdfast.model";
@@ -20,8 +21,18 @@ const IMAGES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);
 /** Messages that were written and not sent, by their session; "" is a new chat. @type {Map<string, {draft: string, attachments: Attachment[]}>} */
 const drafts = new Map();
 const MAX_DRAFTS = 20;
+const LISTED = 30;
+const LIST_MS = 600;
+/** What is sent with the messages of each session, until the page is left. @type {Map<string, {instructions: string, temperature: string}>} */
+const chatSettings = new Map();
+/** @param {string} sessionId */
+const settingsOf = (sessionId) => chatSettings.get(sessionId) ?? { instructions: "", temperature: "" };
 // Whoever signs in next does not see them.
-window.addEventListener("holdfast:key", () => hasKey() || drafts.clear());
+window.addEventListener("holdfast:key", () => {
+  if (hasKey()) return;
+  drafts.clear();
+  chatSettings.clear();
+});
 
 class ChatPage extends PageElement {
   static properties = { sessionId: { attribute: false } };
@@ -44,11 +55,11 @@ class ChatPage extends PageElement {
     this.attachments = [];
     /** The answer that this page asked for, until it is in the log. @type {LiveAnswer | null} */
     this.answer = null;
-    /** @type {any[]} */
-    this.approvals = [];
-    /** Approvals whose answer is on its way. @type {Set<string>} */
-    this.answered = new Set();
-    this.hasApprovals = false;
+    /** What is sent with every message of this conversation. @type {{instructions: string, temperature: string}} */
+    this.settings = { instructions: "", temperature: "" };
+    /** The latest conversations, beside this one. @type {any[]} */
+    this.conversations = [];
+    this.listTimer = 0;
     this.hadKey = false;
     /** A session that this page created is shown without loading the page again. @type {string | null} */
     this.ownSession = null;
@@ -62,15 +73,15 @@ class ChatPage extends PageElement {
   connectedCallback() {
     super.connectedCallback();
     this.cleanups.push(subscribe((fact) => {
-      if (fact.session_id !== this.sessionId) return;
-      if (fact.type.startsWith("turn.")) void this.loadApprovals();
-      if (fact.type.startsWith("session.")) void this.loadSession();
+      if (fact.session_id === this.sessionId && fact.type.startsWith("session.")) void this.loadSession();
+      clearTimeout(this.listTimer);
+      this.listTimer = window.setTimeout(() => void this.loadConversations(), LIST_MS);
     }));
-    this.cleanups.push(onOpen(() => void this.loadApprovals()));
+    this.cleanups.push(onOpen(() => void this.loadConversations()), () => clearTimeout(this.listTimer));
+    void this.loadConversations();
     this.cleanups.push(() => hasKey() === this.hadKey && this.keepDraft(this.sessionId));
     this.hadKey = hasKey();
     this.modelsLoaded = this.loadModels();
-    void serves("/v1/approvals").then((is) => { this.hasApprovals = is; void this.loadApprovals(); });
   }
 
   get transcript() {
@@ -81,10 +92,8 @@ class ChatPage extends PageElement {
   toEnd(isForced) {
     const page = document.documentElement;
     const isNear = page.scrollHeight - window.scrollY - window.innerHeight < 240;
-    if (!isForced && !isNear) return;
-    requestAnimationFrame(() => window.scrollTo(0, page.scrollHeight));
-    // Blocks near the screen are drawn only now, and change the height once more.
-    if (isForced) setTimeout(() => window.scrollTo(0, page.scrollHeight), 120);
+    if (isForced) scrollToEnd();
+    else if (isNear) requestAnimationFrame(() => window.scrollTo(0, page.scrollHeight));
   }
 
   /** Show the end once; later changes of the log leave the place where one reads. */
@@ -106,9 +115,8 @@ class ChatPage extends PageElement {
     this.session = null;
     this.answer = null;
     this.failure = null;
-    this.approvals = [];
+    this.settings = settingsOf(this.sessionId);
     void this.loadSession();
-    void this.loadApprovals();
   }
 
   /** What was written in one session is not sent in another. @param {string} sessionId */
@@ -164,33 +172,28 @@ class ChatPage extends PageElement {
     this.requestUpdate();
   }
 
-  async loadApprovals() {
-    const { sessionId } = this;
-    if (!this.hasApprovals || !sessionId) return;
-    const listed = await get("/v1/approvals", { session_id: sessionId }).catch(() => null);
-    // What cannot be read is read again with the next fact; what is shown stays until then.
-    if (listed === null || sessionId !== this.sessionId) return;
-    this.approvals = listed.data;
+  async loadConversations() {
+    const listed = await get("/v1/sessions", { limit: LISTED, sort: "activity", preview: true }).catch(() => null);
+    if (listed === null) return;
+    this.conversations = listed.data;
     this.requestUpdate();
   }
 
-  /**
-   * @param {any} approval
-   * @param {boolean} approve
-   */
-  async decide(approval, approve) {
-    this.answered.add(approval.id);
+  /** @param {Partial<ChatPage["settings"]>} changed */
+  changeSettings(changed) {
+    this.settings = { ...this.settings, ...changed };
+    chatSettings.set(this.sessionId, this.settings);
     this.requestUpdate();
-    try {
-      const answered = await answerApproval(approval.id, approve);
-      // The turn goes on in the background; show what it says.
-      if (answered.response_id) void this.transcript?.attach(answered.response_id, answered.turn_id);
-    } catch (error) {
-      notify(error instanceof Error ? error.message : String(error));
-    }
-    await this.loadApprovals();
-    this.answered.delete(approval.id);
-    this.requestUpdate();
+  }
+
+  /** The fields of a request that the person chose. */
+  chosenFields() {
+    const { instructions, temperature } = this.settings;
+    const degree = Number(temperature);
+    return {
+      ...(instructions.trim() ? { instructions: instructions.trim() } : {}),
+      ...(temperature !== "" && Number.isFinite(degree) ? { temperature: degree } : {}),
+    };
   }
 
   /** @param {FileList | null} files */
@@ -260,7 +263,7 @@ class ChatPage extends PageElement {
       this.requestUpdate();
       return false;
     }
-    const json = { model: this.model, input, stream: true, background: true, store: true };
+    const json = { model: this.model, input, ...this.chosenFields(), stream: true, background: true, store: true };
     let isSent = true;
     try {
       await this.transcript.follow(answer, { json, headers });
@@ -284,6 +287,7 @@ class ChatPage extends PageElement {
   adopt(sessionId) {
     this.ownSession = sessionId;
     this.sessionId = sessionId;
+    chatSettings.set(sessionId, this.settings);
     history.replaceState(null, "", `#/chat/${segment(sessionId)}`);
     window.dispatchEvent(new CustomEvent("holdfast:address"));
     void this.loadSession();
@@ -347,8 +351,8 @@ class ChatPage extends PageElement {
 
   entryActions = (/** @type {any} */ entry) => {
     if (entry.item?.role !== "user" || entry.session_id !== this.sessionId || this.answer) return nothing;
-    return html`<button type="button" class="button small" @click=${() => this.edit(entry)}>Edit</button>
-      <button type="button" class="button small" @click=${() => this.regenerate(entry)}>Regenerate</button>`;
+    return html`<button type="button" class="button small quiet" @click=${() => this.edit(entry)}>Edit</button>
+      <button type="button" class="button small quiet" @click=${() => this.regenerate(entry)}>Regenerate</button>`;
   };
 
   updated() {
@@ -358,21 +362,29 @@ class ChatPage extends PageElement {
   render() {
     const title = this.session ? this.session.key ?? "Chat with a session" : this.sessionId ? "Chat" : "New chat";
     return html`
-      <div class="page-head"><h1 tabindex="-1" class="break">${safeText(title)}</h1>
-        ${this.session?.status === "retired" ? badge("retired") : nothing}<span class="spacer"></span>
-        ${this.sessionId ? html`<a class="button" href=${`#/sessions/${segment(this.sessionId)}`}>Inspect</a> <a class="button" href="#/chat">New chat</a>` : nothing}</div>
-      ${this.sessionId ? nothing : html`<label class="field key-field"><span>Session key (optional)</span>
-        <input .value=${this.key} maxlength="512" placeholder="console:…" @input=${(/** @type {any} */ event) => { this.key = event.target.value; }}></label>`}
-      ${repeat([this.conversation], (one) => one, () => html`<hf-transcript .sessionId=${this.sessionId} .isChat=${true} .entryActions=${this.entryActions}
-        @loaded=${() => this.onLoaded()} @progress=${(/** @type {CustomEvent} */ event) => this.onProgress(event.detail)}></hf-transcript>`)}
-      ${errorState(this.failure)}
-      <p class="visually-hidden" role="status">${this.approvals.length ? `Calls that wait for your approval: ${this.approvals.length}` : ""}</p>
-      ${this.approvals.map((one) => html`<div class="card" role="group" aria-label="Approval">
-        <p>${badge("approval needed", "warn")} <strong>${safeText(one.name ?? one.tool)}</strong> ${safeText(one.server_label ?? one.server ?? "")}</p>
-        <div class="code" role="group" aria-label="Arguments">${longText(one.arguments)}</div>
-        <div class="row end"><button type="button" class="button" ?disabled=${this.answered.has(one.id)} @click=${() => this.decide(one, false)}>Deny</button>
-          <button type="button" class="button primary" ?disabled=${this.answered.has(one.id)} @click=${() => this.decide(one, true)}>Allow</button></div></div>`)}
-      ${this.composer()}`;
+      <aside class="conversations" aria-label="Conversations">
+        <a class="button small new-chat" href="#/chat" aria-label="Start a new chat">New chat</a>
+        <ul>${repeat(this.conversations, (one) => one.id, (one) => this.conversationRow(one))}</ul></aside>
+      <div class="chat-main">
+        <div class="page-head"><h1 tabindex="-1" class="break">${safeText(title)}</h1>
+          ${this.session?.status === "retired" ? badge("retired") : nothing}<span class="spacer"></span>
+          ${this.sessionId ? html`<a class="button small" href=${`#/sessions/${segment(this.sessionId)}`}>Inspect</a> <a class="button small only-narrow" href="#/chat">New chat</a>` : nothing}</div>
+        ${this.sessionId ? nothing : html`<label class="field key-field"><span>Session key (optional)</span>
+          <input .value=${this.key} maxlength="512" placeholder="console:…" @input=${(/** @type {any} */ event) => { this.key = event.target.value; }}></label>`}
+        <div class="chat-items">${repeat([this.conversation], (one) => one, () => html`<hf-transcript .sessionId=${this.sessionId} .isChat=${true} .entryActions=${this.entryActions}
+          @loaded=${() => this.onLoaded()} @progress=${(/** @type {CustomEvent} */ event) => this.onProgress(event.detail)}></hf-transcript>`)}</div>
+        ${errorState(this.failure)}
+        <hf-approvals .sessionId=${this.sessionId} @answered=${(/** @type {CustomEvent} */ event) => event.detail.response_id && this.transcript?.attach(event.detail.response_id, event.detail.turn_id)}></hf-approvals>
+        ${this.composer()}
+      </div>`;
+  }
+
+  /** @param {any} session */
+  conversationRow(session) {
+    const words = session.preview?.first?.text ?? "";
+    return html`<li><a href=${`#/chat/${segment(session.id)}`} aria-current=${session.id === this.sessionId ? "page" : "false"}>
+      <span class="conversation-title">${words ? html`<span dir="auto">${safeText(words)}</span>` : safeText(session.key ?? session.id)}</span>
+      <span class="muted small conversation-key">${session.waits_for === "approval" ? badge("approval", "warn") : session.status === "running" ? badge("running") : nothing} ${safeText(session.key ?? "fork")} · ${ago(session.last_user_activity_at ?? session.created_at)}</span></a></li>`;
   }
 
   composer() {
@@ -397,6 +409,11 @@ class ChatPage extends PageElement {
           ${models.map((name) => html`<option value=${name} ?selected=${name === this.model}>${safeText(name)}</option>`)}
           <option value=${OTHER_MODEL}>Other model…</option></select></label>
         <label class="button small file">Attach<input type="file" multiple class="visually-hidden" @change=${(/** @type {any} */ event) => { void this.attach(event.target.files); event.target.value = ""; }}></label>
+        <details class="menu-fold settings-fold" @keydown=${closeOnEscape}><summary class="button small" aria-label="Settings of this chat">${Object.keys(this.chosenFields()).length ? html`Settings ${badge(String(Object.keys(this.chosenFields()).length), "info")}` : "Settings"}</summary>
+          <div class="menu-list up">
+            <label class="field"><span>System prompt</span><textarea rows="4" .value=${this.settings.instructions} @input=${(/** @type {any} */ event) => this.changeSettings({ instructions: event.target.value })}></textarea></label>
+            <label class="field"><span>Temperature (0 to 2)</span><input type="number" min="0" max="2" step="0.1" placeholder="the model's own" .value=${this.settings.temperature} @input=${(/** @type {any} */ event) => this.changeSettings({ temperature: event.target.value })}></label>
+            <p class="muted small">Sent with each message from this page.</p></div></details>
         <span class="spacer"></span>
         ${isBusy || this.stoppable ? html`<button type="button" class="button danger" ?disabled=${!this.stoppable} @click=${this.stop}>Stop</button>` : nothing}
         ${isBusy ? nothing : html`<button type="submit" class="button primary" ?disabled=${isRetired || (!this.draft.trim() && !this.attachments.length)}>Send</button>`}
@@ -404,12 +421,6 @@ class ChatPage extends PageElement {
   }
 }
 customElements.define("hf-chat", ChatPage);
-
-/** @param {any} item */
-function textOf(item) {
-  if (typeof item.content === "string") return item.content;
-  return (item.content ?? []).filter((/** @type {any} */ part) => part?.text !== undefined).map((/** @type {any} */ part) => part.text).join("\n");
-}
 
 /** @param {any} item */
 function attachmentsOf(item) {

@@ -8,15 +8,20 @@ import { lineage } from "./graph.js";
 import { logEntry, longText } from "./items.js";
 import { onOpen, subscribe } from "./live.js";
 import { timeline } from "./timeline.js";
-import { ask, badge, empty, errorState, loading, notify, PageElement } from "./ui.js";
+import { ask, badge, closeOnEscape, empty, errorState, loading, notify, PageElement } from "./ui.js";
+import "./approvals.js";
 import "./transcript.js";
 
 /** @type {[string, string][]} */
 const TABS = [["transcript", "Transcript"], ["timeline", "Time line"], ["generations", "Generations and forks"], ["compactions", "Compactions"], ["metadata", "Metadata"]];
+/** @type {Record<string, string>} */
+const STARTED_BY = { console: "user (console)" };
 const REFRESH_MS = 300;
 const MAX_EXPORT_PAGES = 1000;
 const CHECK_MS = 15_000;
-const MAX_GENERATIONS = 20;
+/** Sessions of the tree whose forks are read. */
+const MAX_TREE = 60;
+const MAX_ANCESTORS = 20;
 const MAX_REPLACED_PAGES = 50;
 
 class SessionPage extends PageElement {
@@ -34,6 +39,8 @@ class SessionPage extends PageElement {
     this.hasOlderTurns = false;
     /** @type {any[]} */
     this.generations = [];
+    /** The sessions that this one was forked from, the first one first. @type {any[]} */
+    this.ancestors = [];
     /** Forks by the session that they were forked from. @type {Map<string, any[]>} */
     this.forks = new Map();
     /** @type {any[]} */
@@ -102,13 +109,27 @@ class SessionPage extends PageElement {
     });
   }
 
-  /** @param {any} session */
+  /** Read the sessions that this one comes from, its generations, and the forks of all of them. @param {any} session */
   async loadLineage(session) {
+    this.ancestors = [];
+    for (let parent = session.parent_session_id; parent && this.ancestors.length < MAX_ANCESTORS;) {
+      const found = await get(`/v1/sessions/${segment(parent)}`).catch(() => null);
+      if (!found) break;
+      this.ancestors.unshift(found);
+      parent = found.parent_session_id;
+    }
     this.generations = session.key === null ? [session] : (await get("/v1/sessions", { key: session.key, generations: true, limit: 100, order: "asc" })).data
       .sort((/** @type {any} */ one, /** @type {any} */ other) => one.generation - other.generation);
-    const parents = [...new Set([session, ...this.generations.slice(-MAX_GENERATIONS)])];
-    const lists = await Promise.all(parents.map((one) => get(`/v1/sessions/${segment(one.id)}/forks`)));
-    this.forks = new Map(parents.map((one, index) => [one.id, lists[index].data]));
+    /** @type {Map<string, any[]>} */
+    const forks = new Map();
+    const waiting = [session, ...this.ancestors, ...[...this.generations].reverse()];
+    for (const one of waiting) {
+      if (forks.has(one.id) || forks.size >= MAX_TREE) continue;
+      const { data } = await get(`/v1/sessions/${segment(one.id)}/forks`);
+      forks.set(one.id, data);
+      waiting.push(...data);
+    }
+    this.forks = forks;
   }
 
   /** @param {any} compaction */
@@ -264,12 +285,19 @@ class SessionPage extends PageElement {
     const session = this.session;
     if (!session) return html`<h1 tabindex="-1">Session</h1>${this.failure ? errorState(this.failure) : loading("Loading the session…")}`;
     return html`
-      <nav class="crumbs" aria-label="Breadcrumb"><a href="#/sessions">Sessions</a> <span aria-hidden="true">/</span></nav>
-      <div class="page-head"><h1 tabindex="-1" class="break">${safeText(session.key ?? "Session without a key")}</h1> ${badge(session.status)}</div>
+      <div class="session-bar">
+        <div class="page-head"><nav class="crumbs" aria-label="Breadcrumb"><a href="#/sessions">Sessions</a> <span aria-hidden="true">/</span></nav>
+          <h1 tabindex="-1" class="break">${safeText(session.key ?? "Session without a key")}</h1> ${badge(session.status)}
+          ${session.waits_for === "approval" ? badge("waits for approval", "warn") : nothing}<span class="spacer"></span>
+          ${this.tab === "transcript" ? html`<button type="button" class="button small" @click=${() => this.transcript?.jumpToFailure()}>Last failure</button>` : nothing}
+          ${session.status === "retired" ? nothing : html`<a class="button small primary" href=${`#/chat/${segment(session.id)}`}>Chat</a>`}</div>
+        <nav class="tabs" aria-label="Views of this session">${TABS.map(([name, label]) => html`
+          <a href=${`#/sessions/${segment(session.id)}/${name}`} aria-current=${this.tab === name ? "page" : "false"}>${label}</a>`)}</nav>
+      </div>
       ${errorState(this.failure)}
       <dl class="facts">
         <div><dt>Id</dt><dd><code class="break">${safeText(session.id)}</code></dd></div>
-        <div><dt>Started by</dt><dd>${safeText(session.source)}</dd></div>
+        <div><dt>Started by</dt><dd>${STARTED_BY[session.source] ?? safeText(session.source)}</dd></div>
         <div><dt>Generation</dt><dd>${session.generation}</dd></div>
         <div><dt>Items</dt><dd>${number(session.item_count)}</dd></div>
         <div><dt>Turns</dt><dd>${number(session.turn_count)}${session.queued_turns ? html` <span class="muted">+ ${session.queued_turns} waiting</span>` : nothing}</dd></div>
@@ -278,18 +306,20 @@ class SessionPage extends PageElement {
         ${session.last_turn ? html`<div><dt>Last turn</dt><dd><a href=${`#/turns/${segment(session.last_turn.id)}`}>${session.last_turn.status}</a></dd></div>` : nothing}
       </dl>
       <div class="toolbar" role="group" aria-label="Actions">
-        ${session.status === "retired" ? html`<button type="button" class="button" @click=${() => this.restore(session)}>Restore</button>`
-          : html`<a class="button primary" href=${`#/chat/${segment(session.id)}`}>Chat</a>
-            ${session.key === null ? nothing : html`<button type="button" class="button" @click=${this.reset}>Reset</button>`}`}
-        <button type="button" class="button" @click=${() => this.fork()}>Fork</button>
-        ${session.status === "retired" ? nothing : html`<button type="button" class="button" @click=${this.compact}>Compact</button>`}
-        <button type="button" class="button" @click=${this.exportJson}>Export</button>
+        ${session.status === "retired" ? html`<button type="button" class="button small" @click=${() => this.restore(session)}>Restore</button>`
+          : session.key === null ? nothing : html`<button type="button" class="button small" @click=${this.reset}>Reset</button>`}
+        <button type="button" class="button small" @click=${() => this.fork()}>Fork</button>
+        ${session.status === "retired" ? nothing : html`<button type="button" class="button small" @click=${this.compact}>Compact</button>`}
+        <button type="button" class="button small" @click=${this.exportJson}>Export</button>
+        ${session.parent_session_id ? html`<a class="button small" href=${`#/compare/${segment(session.parent_session_id)}/${segment(session.id)}`}>Compare with its parent</a>` : nothing}
         <span class="spacer"></span>
-        <button type="button" class="button danger" @click=${this.erase}>Erase…</button>
+        <button type="button" class="button small danger" @click=${this.erase}>Erase…</button>
       </div>
-      <nav class="tabs" aria-label="Views of this session">${TABS.map(([name, label]) => html`
-        <a href=${`#/sessions/${segment(session.id)}/${name}`} aria-current=${this.tab === name ? "page" : "false"}>${label}</a>`)}</nav>
       ${this.view()}`;
+  }
+
+  get transcript() {
+    return /** @type {any} */ (this.querySelector("hf-transcript"));
   }
 
   view() {
@@ -298,7 +328,7 @@ class SessionPage extends PageElement {
         return html`${this.turns.length ? timeline(this.turns) : this.isLoading ? loading() : empty("No turns yet")}
           ${this.hasOlderTurns ? html`<div class="older"><button type="button" class="button" ?disabled=${this.isLoading} @click=${this.loadOlderTurns}>Load older turns</button></div>` : nothing}`;
       case "generations":
-        return lineage(this.session, this.generations, this.forks, (one) => one.status === "retired" && one.key !== null
+        return lineage(this.session, this.ancestors, this.generations, this.forks, (one) => one.status === "retired" && one.key !== null
           ? html`<button type="button" class="button small" @click=${() => this.restore(one)}>Restore</button>` : nothing);
       case "compactions":
         return this.compactionList();
@@ -306,11 +336,12 @@ class SessionPage extends PageElement {
         return this.metadata();
       default:
         return html`<label class="check"><input type="checkbox" .checked=${this.showsHidden} @change=${(/** @type {any} */ event) => { this.showsHidden = event.target.checked; this.requestUpdate(); }}> Show hidden items</label>
-          <hf-transcript .sessionId=${this.sessionId} .showsHidden=${this.showsHidden} .entryActions=${this.entryActions}></hf-transcript>`;
+          <hf-transcript .sessionId=${this.sessionId} .showsHidden=${this.showsHidden} .entryActions=${this.entryActions} .firstSequence=${askedItem()}></hf-transcript>
+          <hf-approvals .sessionId=${this.sessionId} @answered=${(/** @type {CustomEvent} */ event) => event.detail.response_id && this.transcript?.attach(event.detail.response_id, event.detail.turn_id)}></hf-approvals>`;
     }
   }
 
-  entryActions = (/** @type {any} */ entry) => html`<details class="menu-fold" @keydown=${closeOnEscape}><summary class="button small" aria-label=${`Actions for item ${entry.sequence}`}>⋯</summary><div class="menu-list">
+  entryActions = (/** @type {any} */ entry) => html`<details class="menu-fold" @keydown=${closeOnEscape}><summary class="button small quiet" aria-label=${`Actions for item ${entry.sequence}`}>⋯</summary><div class="menu-list">
     <button type="button" class="button small" @click=${() => this.fork(entry)}>Fork behind this item</button>
     ${entry.hidden_by ? nothing : html`<button type="button" class="button small danger" @click=${() => this.deleteItem(entry)}>Delete for the model…</button>`}
     ${entry.session_id === this.sessionId && !entry.hidden_by ? html`<button type="button" class="button small danger" @click=${() => this.eraseItem(entry)}>Erase content…</button>` : nothing}</div></details>`;
@@ -346,12 +377,10 @@ class SessionPage extends PageElement {
 }
 customElements.define("hf-session", SessionPage);
 
-/** @param {KeyboardEvent} event */
-function closeOnEscape(event) {
-  const menu = /** @type {HTMLDetailsElement} */ (event.currentTarget);
-  if (event.key !== "Escape" || !menu.open) return;
-  menu.open = false;
-  /** @type {HTMLElement} */ (menu.firstElementChild).focus();
+/** The item that the address names. */
+function askedItem() {
+  const asked = new URLSearchParams(location.hash.split("?")[1] ?? "").get("item") ?? "";
+  return /^\d{1,9}$/.test(asked) ? Number(asked) : null;
 }
 
 /**

@@ -1,15 +1,20 @@
 /** The list of sessions: live, filtered, searched. */
 
 import { html, nothing, repeat } from "../vendor/lit.js";
-import { ApiError, get, segment, serves } from "./api.js";
+import { ApiError, get, segment } from "./api.js";
 import { ago, compactNumber, dateTime, number, safeText } from "./format.js";
 import { onOpen, subscribe } from "./live.js";
-import { badge, empty, errorState, idText, loading, PageElement } from "./ui.js";
+import { badge, empty, errorState, loading, PageElement } from "./ui.js";
 
 const PAGE = 50;
 const REFRESH_MS = 400;
-/** Sessions that one search compares with the query; the next ones on request. */
+/** Sessions whose metadata one search compares with the query; the next ones on request. */
 const SEARCHED = 2000;
+const FOUND = 50;
+const TYPING_MS = 350;
+/** What the list may be reduced to: a status, or what sessions want from somebody. @type {[string, string][]} */
+const SHOWN = [["", "All sessions"], ["running", "Running"], ["approval", "Waiting for approval"], ["failed", "Failed"], ["idle", "Idle"], ["retired", "Retired"]];
+const TURN_ID = /^(turn|resp)_\w+$/;
 const RECENT_TURNS = 10;
 
 class SessionsPage extends PageElement {
@@ -18,12 +23,14 @@ class SessionsPage extends PageElement {
     /** @type {any[]} */
     this.sessions = [];
     this.hasMore = false;
-    this.status = "";
+    /** The last session that was read: few of many may be listed. @type {string | null} */
+    this.lastRead = null;
+    /** One of `SHOWN`. */
+    this.shown = "";
     this.generations = false;
     this.query = "";
-    /** What a search found, and where it goes on. @type {{query: string, sessions: any[], hits: any[], searched: number, after: string | null} | null} */
+    /** What a search found, and where it goes on. @type {{query: string, sessions: any[], hasMore: boolean, turns: any[], hits: any[], searched: number, after: string | null} | null} */
     this.found = null;
-    this.searchesContent = false;
     /** Heals in the last turns of each session. @type {Map<string, number>} */
     this.heals = new Map();
     /** The last model of sessions whose last turn had none. @type {Map<string, string>} */
@@ -31,16 +38,56 @@ class SessionsPage extends PageElement {
     /** @type {Set<string>} */
     this.stale = new Set();
     this.timer = 0;
+    this.typing = 0;
   }
 
   connectedCallback() {
     super.connectedCallback();
+    const changed = () => { if (isThisPage()) this.readAddress(); };
+    window.addEventListener("hashchange", changed);
+    this.cleanups.push(() => window.removeEventListener("hashchange", changed), () => clearTimeout(this.typing));
+    this.readAddress();
     this.cleanups.push(subscribe((fact) => this.onFact(fact)));
     this.cleanups.push(onOpen(() => void this.load()));
     this.cleanups.push(() => clearTimeout(this.timer));
     this.every(() => this.requestUpdate(), 10_000);
+  }
+
+  /** The search and the filters are in the address: Back and reload keep them. */
+  readAddress() {
+    const given = new URLSearchParams(location.hash.split("?")[1] ?? "");
+    this.query = given.get("q") ?? "";
+    this.shown = SHOWN.some(([name]) => name === given.get("show")) ? given.get("show") ?? "" : "";
+    this.generations = given.get("generations") === "true";
     void this.load();
-    void serves("/v1/search").then((is) => { this.searchesContent = is; this.requestUpdate(); });
+    void this.search();
+    this.requestUpdate();
+  }
+
+  writeAddress() {
+    const given = new URLSearchParams();
+    if (this.query.trim()) given.set("q", this.query.trim());
+    if (this.shown) given.set("show", this.shown);
+    if (this.generations) given.set("generations", "true");
+    const address = given.size ? `#/sessions?${given}` : "#/sessions";
+    if (location.hash !== address) history.replaceState(null, "", address);
+  }
+
+  get filter() {
+    const isWish = this.shown === "approval" || this.shown === "failed";
+    return { status: isWish ? undefined : this.shown || undefined, wants: isWish ? this.shown : undefined };
+  }
+
+  change() {
+    this.writeAddress();
+    void this.load();
+    if (this.found) void this.search();
+  }
+
+  /** Search while one types, not with every letter. */
+  type() {
+    clearTimeout(this.typing);
+    this.typing = window.setTimeout(() => { this.writeAddress(); void this.search(); }, this.query.trim() ? TYPING_MS : 0);
   }
 
   /**
@@ -49,9 +96,9 @@ class SessionsPage extends PageElement {
    * @returns {Promise<any>}
    */
   async readPage(more = {}) {
-    const { status, generations } = this;
-    const page = await get("/v1/sessions", { limit: PAGE, sort: "activity", status, generations: generations || undefined, ...more });
-    return status === this.status && generations === this.generations ? page : this.readPage(more);
+    const { shown, generations } = this;
+    const page = await get("/v1/sessions", { limit: PAGE, sort: "activity", ...this.filter, generations: generations || undefined, preview: true, ...more });
+    return shown === this.shown && generations === this.generations ? page : this.readPage(more);
   }
 
   load() {
@@ -62,6 +109,7 @@ class SessionsPage extends PageElement {
     const page = await this.readPage();
     this.sessions = page.data;
     this.hasMore = page.has_more;
+    this.lastRead = page.last_id;
     void this.loadHeals(page.data);
   });
 
@@ -70,10 +118,10 @@ class SessionsPage extends PageElement {
   }
 
   readMore = () => this.attempt(async () => {
-    const after = this.sessions[this.sessions.length - 1]?.id;
-    const page = await this.readPage({ after });
+    const page = await this.readPage({ after: this.lastRead ?? undefined });
     this.sessions = [...this.sessions, ...page.data];
     this.hasMore = page.has_more;
+    this.lastRead = page.last_id;
     void this.loadHeals(page.data);
   });
 
@@ -110,7 +158,10 @@ class SessionsPage extends PageElement {
       const rest = this.sessions.filter((session) => !fresh.has(session.id));
       // Behind the first page rows stay where they are.
       this.sessions = [...page.data, ...(page.has_more ? rest : [])];
-      if (this.sessions.length <= PAGE) this.hasMore = page.has_more;
+      if (this.sessions.length <= PAGE) {
+        this.hasMore = page.has_more;
+        this.lastRead = page.last_id;
+      }
       const listed = [...this.sessions, ...(this.found?.sessions ?? [])];
       for (const id of changed.slice(0, 20)) if (!fresh.has(id) && listed.some((session) => session.id === id)) await this.refreshRow(id);
       if (this.found) this.found.sessions = this.found.sessions.map((session) => page.data.find((/** @type {any} */ one) => one.id === session.id) ?? session);
@@ -125,7 +176,7 @@ class SessionsPage extends PageElement {
   async refreshRow(id) {
     const replace = (/** @type {any[]} */ sessions, /** @type {any} */ session) => sessions.flatMap((one) => (one.id !== id ? [one] : session ? [session] : []));
     const session = await get(`/v1/sessions/${segment(id)}`).catch(ignoreMissing);
-    const isListed = session && (!this.status || session.status === this.status);
+    const isListed = session && isShown(session, this.shown);
     this.sessions = replace(this.sessions, isListed ? session : null);
     if (this.found) this.found.sessions = replace(this.found.sessions, session);
   }
@@ -138,25 +189,24 @@ class SessionsPage extends PageElement {
       return;
     }
     await this.attempt(async () => {
-      /** @type {Map<string, any>} */
-      const found = new Map();
-      if (/^ses_\w+$/.test(query)) {
-        const byId = await get(`/v1/sessions/${segment(query)}`).catch(ignoreMissing);
-        if (byId) found.set(byId.id, byId);
-      }
-      const byKey = await get("/v1/sessions", { key: query, generations: true, limit: 100 }).catch(ignoreMissing);
-      for (const session of byKey?.data ?? []) found.set(session.id, session);
-      let hits = [];
-      if (await serves("/v1/search")) hits = (await get("/v1/search", { q: query, limit: 20 }).catch(ignoreMissing))?.data ?? [];
+      const generations = this.generations || undefined;
+      const [sessions, hits, turn] = await Promise.all([
+        get("/v1/sessions", { search: query, limit: FOUND, generations, preview: true }).catch(ignoreMissing),
+        get("/v1/search", { q: query, limit: 20 }).catch(ignoreMissing),
+        TURN_ID.test(query) ? get(`/v1/turns/${segment(query)}`).catch(ignoreMissing) : null,
+      ]);
       // Another search may have been faster.
       if (query !== this.query.trim()) return;
-      this.found = { query, sessions: [...found.values()], hits, searched: 0, after: null };
-      await this.searchList(this.found);
+      const listed = (sessions?.data ?? []).filter((/** @type {any} */ session) => isShown(session, this.shown));
+      const found = { query, sessions: listed, hasMore: sessions?.has_more ?? false, turns: turn ? [turn] : [], hits: hits?.data ?? [], searched: 0, after: null };
+      this.found = found;
+      if (!listed.length && !found.hits.length && !turn) await this.searchList(found);
+      void this.loadHeals(found.sessions.slice(0, 20));
     });
   }
 
   /**
-   * Compare the next sessions with the query: parts of keys, ids and metadata.
+   * Compare the next sessions with the query: metadata is in no index.
    * @param {NonNullable<SessionsPage["found"]>} found
    */
   async searchList(found) {
@@ -176,31 +226,44 @@ class SessionsPage extends PageElement {
     return html`
       <div class="page-head"><h1 tabindex="-1">Sessions</h1><span class="spacer"></span>
         <a class="button primary" href="#/chat">New chat</a></div>
-      <form class="toolbar" role="search" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); void this.search(); }}>
-        <label class="grow"><span class="visually-hidden">Search sessions</span>
-          <input type="search" placeholder=${this.searchesContent ? "Search by key, id, metadata or content" : "Search by key, id or metadata"}
-            .value=${this.query} @input=${(/** @type {any} */ event) => { this.query = event.target.value; if (!this.query) void this.search(); }}></label>
-        <button class="button" type="submit">Search</button>
-        <label><span class="visually-hidden">Status</span>
-          <select @change=${(/** @type {any} */ event) => { this.status = event.target.value; void this.load(); if (this.found) void this.search(); }}>
-            <option value="">Any status</option><option value="running">Running</option><option value="idle">Idle</option><option value="retired">Retired</option>
-          </select></label>
-        <label class="check"><input type="checkbox" @change=${(/** @type {any} */ event) => { this.generations = event.target.checked; void this.load(); if (this.found) void this.search(); }}> Old generations</label>
+      <form class="toolbar" role="search" @submit=${(/** @type {Event} */ event) => { event.preventDefault(); clearTimeout(this.typing); this.writeAddress(); void this.search(); }}>
+        <label class="grow search-box"><span class="visually-hidden">Search sessions</span>
+          <input type="search" autocomplete="off" spellcheck="false" placeholder="Search keys, text, ids of sessions, turns and responses" .value=${this.query}
+            @input=${(/** @type {any} */ event) => { this.query = event.target.value; this.type(); }}><kbd aria-hidden="true">/</kbd></label>
+        <button class="button visually-hidden-focusable" type="submit">Search</button>
+        <select aria-label="Show" @change=${(/** @type {any} */ event) => { this.shown = event.target.value; this.change(); }}>
+            ${SHOWN.map(([name, label]) => html`<option value=${name} ?selected=${name === this.shown}>${label}</option>`)}</select>
+        <label class="check"><input type="checkbox" .checked=${this.generations} @change=${(/** @type {any} */ event) => { this.generations = event.target.checked; this.change(); }}> Old generations</label>
       </form>
       ${errorState(this.failure)}
+      ${this.found?.turns.length ? this.turns(this.found.turns) : nothing}
+      ${this.found?.hits.length && listed.length ? html`<h2>Sessions</h2>` : nothing}
+      ${listed.length ? this.table(listed) : this.isLoading ? loading("Loading sessions…") : this.failure ? nothing : this.none()}
       ${this.found?.hits.length ? this.hits(this.found.hits) : nothing}
-      ${listed.length ? this.table(listed) : this.isLoading ? loading("Loading sessions…") : this.failure ? nothing
-        : this.found ? empty("Nothing found", `Neither a key, an id nor metadata of ${number(this.found.searched)} sessions contains it.`)
-        : empty("No sessions yet", html`A session starts with the first request that has an <code>X-Session-Key</code>. Or <a href="#/chat">start a chat</a>.`)}
-      ${this.found?.after && !this.isLoading ? html`<div class="older"><p class="muted">The ${number(this.found.searched)} latest sessions were searched.</p>
+      ${this.found?.hasMore ? html`<p class="muted">More keys match; type more of the one that you look for.</p>` : nothing}
+      ${this.found?.after && !this.isLoading ? html`<div class="older"><p class="muted">The metadata of the ${number(this.found.searched)} latest sessions was searched.</p>
         <button type="button" class="button" @click=${() => this.attempt(() => this.searchList(/** @type {any} */ (this.found)))}>Search older ones</button></div>` : nothing}
       ${!this.found && this.hasMore ? html`<div class="older"><button type="button" class="button" @click=${this.loadMore}>Load more</button></div>` : nothing}`;
   }
 
+  none() {
+    if (this.found?.hits.length || this.found?.turns.length) return nothing;
+    if (this.found) return empty("Nothing found", "No key, id or text has it. The index of words follows with some seconds.");
+    if (this.shown === "approval") return empty("Nothing waits for you", "Sessions appear here while a call of a tool waits for an approval.");
+    if (this.shown) return empty("No such sessions", this.hasMore ? "Among the latest; older ones may match." : nothing);
+    return empty("No sessions yet", html`A session starts with the first request that has an <code>X-Session-Key</code>. Or <a href="#/chat">start a chat</a>.`);
+  }
+
+  /** @param {any[]} turns */
+  turns(turns) {
+    return html`<ul class="plain-list">${turns.map((turn) => html`<li class="card row"><a class="strong" href=${`#/turns/${segment(turn.id)}`}>Turn ${turn.number}</a> ${badge(turn.status)}
+      <span class="muted small">${ago(turn.accepted_at)}</span> <a href=${`#/sessions/${segment(turn.session_id)}`}>its session</a></li>`)}</ul>`;
+  }
+
   /** @param {any[]} hits */
   hits(hits) {
-    return html`<h2>Found in transcripts</h2><ul class="plain-list">${hits.map((hit) => html`<li>
-      <a href=${`#/sessions/${segment(hit.session_id)}`}>${safeText(hit.key ?? hit.session_id)}</a>
+    return html`<h2>Found in transcripts</h2><ul class="plain-list hits">${hits.map((hit) => html`<li>
+      <a href=${`#/sessions/${segment(hit.session_id)}/transcript?item=${hit.seq}`}>${safeText(hit.key ?? hit.session_id)}</a>
       <span class="muted small">${hit.role ?? ""} #${hit.seq}, ${ago(hit.created_at)}</span> ${hit.hidden ? badge("hidden") : nothing}
       <div dir="auto">${highlighted(hit.snippet)}</div></li>`)}</ul>`;
   }
@@ -217,12 +280,14 @@ class SessionsPage extends PageElement {
   row(session) {
     const heals = this.heals.get(session.id);
     const last = session.last_turn;
+    const { first, last: words } = session.preview ?? {};
     return html`<tr>
-      <th scope="row"><a class="strong" href=${`#/sessions/${segment(session.id)}`}>${safeText(session.key ?? (session.parent_session_id ? "Fork" : "No key"))}</a>
-        <div class="muted small">${idText(session.id)} ${session.generation > 1 || session.status === "retired" ? `generation ${session.generation}` : ""} ${["channel", "cron"].includes(session.source) ? badge(session.source, "quiet") : nothing}</div></th>
-      <td>${badge(session.status)} ${last?.status === "failed" && session.status === "idle" ? badge("last turn failed", "bad") : nothing}</td>
+      <th scope="row"><a class="strong" href=${`#/sessions/${segment(session.id)}`} title=${safeText(session.id)}>${safeText(session.key ?? (session.parent_session_id ? "Fork" : "No key"))}</a>
+        ${session.generation > 1 || session.status === "retired" ? html`<span class="muted small">generation ${session.generation}</span>` : nothing} ${["channel", "cron"].includes(session.source) ? badge(session.source, "quiet") : nothing}
+        ${first || words ? html`<div class="preview small"><span dir="auto">${safeText(first?.text ?? "")}</span>${words && words.text !== first?.text ? html`<span dir="auto"><span aria-hidden="true">…</span> ${safeText(words.text)}</span>` : nothing}</div>` : nothing}</th>
+      <td>${session.waits_for === "approval" ? badge("waits for approval", "warn") : last?.status === "failed" && session.status === "idle" ? html`<span title=${safeText(last.error?.message ?? last.error?.code ?? "")}>${badge("last turn failed", "bad")}</span>` : badge(session.status)}</td>
       <td class="num">${session.queued_turns || html`<span class="muted">0</span>`}</td>
-      <td title=${dateTime(session.last_user_activity_at)}>${ago(session.last_user_activity_at ?? session.created_at)}</td>
+      <td class="keep" title=${dateTime(session.last_user_activity_at)}>${ago(session.last_user_activity_at ?? session.created_at)}</td>
       <td class="model">${safeText(last?.model ?? this.models.get(session.id) ?? "") || html`<span class="muted">–</span>`}</td>
       <td class="num">${number(session.turn_count)}</td>
       <td class="num" title=${number(session.usage.total_tokens)}>${compactNumber(session.usage.total_tokens)}</td>
@@ -230,6 +295,21 @@ class SessionsPage extends PageElement {
   }
 }
 customElements.define("hf-sessions", SessionsPage);
+
+/** Whether the address is that of the list. */
+function isThisPage() {
+  return /^#\/?(sessions\/?)?(\?.*)?$/.test(location.hash);
+}
+
+/**
+ * @param {any} session
+ * @param {string} shown
+ */
+function isShown(session, shown) {
+  if (shown === "approval") return session.waits_for === "approval";
+  if (shown === "failed") return session.last_turn?.status === "failed";
+  return !shown || session.status === shown;
+}
 
 /** @param {unknown} error */
 function ignoreMissing(error) {

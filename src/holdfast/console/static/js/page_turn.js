@@ -19,6 +19,7 @@ const ORIGINS = {
   summary: "summary of earlier items", placeholder: "placeholder: the provider refused the item",
   synthetic_output: "made up: the call never got an output", shortened: "output cut short",
 };
+const MIN_FOLDED = 3;
 const OPEN = new Set(["queued", "running", "requires_action"]);
 
 class TurnPage extends PageElement {
@@ -111,17 +112,18 @@ class TurnPage extends PageElement {
   projection(shown) {
     const numbers = shown.attempts.map((/** @type {any} */ one) => one.number);
     return html`
-      ${numbers.length > 1 ? html`<div class="toolbar" role="group" aria-label="Request">${numbers.map((/** @type {number} */ one) => html`
-        <button type="button" class="button small" aria-pressed=${shown.attempt === one} @click=${() => { this.attemptNumber = one; void this.load(); }}>Request ${one}</button>`)}</div>` : nothing}
-      ${this.proof(shown)}
+      ${numbers.length > 1 ? html`<div class="toolbar"><div class="toolbar" role="group" aria-label="Request">${numbers.map((/** @type {number} */ one) => html`
+        <button type="button" class="button small" aria-pressed=${shown.attempt === one} @click=${() => { this.attemptNumber = one; void this.load(); }}>Request ${one}</button>`)}</div>
+        <a class="button small" href=${`#/compare/${segment(`${this.turnId}:${numbers[numbers.length - 2]}`)}/${segment(`${this.turnId}:${numbers[numbers.length - 1]}`)}`}>Compare the last two</a></div>` : nothing}
       <div class="columns">
         <section class="card"><h2>Change to the request before</h2>${this.difference(shown.difference)}</section>
         <section class="card"><h2>Provider state</h2>${this.state(shown.provider_state)}</section>
       </div>
-      <section><h2>Attempts</h2>${this.attempts(shown.attempts)}</section>
+      ${this.proof(shown)}
       <section><div class="row"><h2>The request</h2> <span class="muted">${number(shown.input_count)} items to ${safeText(shown.model)}${shown.upstream ? ` at ${safeText(shown.upstream)}` : ""}</span><span class="spacer"></span>
         <button type="button" class="button small" aria-pressed=${this.isRaw} @click=${() => { this.isRaw = !this.isRaw; this.requestUpdate(); }}>JSON</button></div>
-        ${this.isRaw ? html`<div class="code"><hf-text .text=${prettyJson(shown.request)}></hf-text></div>` : this.request(shown)}</section>`;
+        ${this.isRaw ? html`<div class="code"><hf-text .text=${prettyJson(shown.request)}></hf-text></div>` : this.request(shown)}</section>
+      <section><h2>Attempts</h2>${this.attempts(shown.attempts)}</section>`;
   }
 
   /** @param {any} shown */
@@ -146,7 +148,7 @@ class TurnPage extends PageElement {
       ${difference.strips_encrypted_content ? html`<p>${badge("stripped", "warn")} Encrypted reasoning was left out: the provider had refused it.</p>` : nothing}
       ${difference.is_plain ? html`<p>${badge("plain", "warn")} Every item was sent in its plainest form.</p>` : nothing}
       ${causes.length ? html`<details class="fold"><summary>Why</summary><ul class="plain-list">${causes.slice(0, 200).map((/** @type {any} */ change) => html`<li>Item ${change.sequence}: ${safeText(change.change)} by record ${change.cause.record} (${safeText(change.cause.kind)}), ${dateTime(change.cause.created_at)}</li>`)}</ul></details>` : nothing}
-      ${difference.previous_turn_id && difference.previous_turn_id !== this.turnId ? html`<p><a href=${`#/turns/${segment(difference.previous_turn_id)}`}>Show the request before</a></p>` : nothing}`;
+      ${difference.previous_turn_id && difference.previous_turn_id !== this.turnId ? html`<p class="row"><a href=${`#/compare/${segment(difference.previous_turn_id)}/${segment(this.turnId)}`}>Compare with the request before</a> <a href=${`#/turns/${segment(difference.previous_turn_id)}`}>Show the request before</a></p>` : nothing}`;
   }
 
   /** @param {any} state */
@@ -177,15 +179,37 @@ class TurnPage extends PageElement {
       ${instructions ? html`<article class="item system"><header class="item-head"><span class="item-kind">instructions</span></header><div class="item-body"><hf-text .text=${instructions}></hf-text></div></article>` : nothing}
       ${parameters.length ? html`<details class="fold"><summary>${parameters.length} other parameters</summary><pre class="code" tabindex="0" aria-label="Parameters"><code>${safeText(prettyJson(rest))}</code></pre></details>` : nothing}
       ${shown.input_offset > 0 ? html`<div class="older"><button type="button" class="button" @click=${this.showEarlier}>Show earlier items (${shown.input_offset} more)</button></div>` : nothing}
-      ${input.map((/** @type {any} */ item, /** @type {number} */ index) => {
-        const source = shown.items[index];
-        const change = changed.get(source.sequence);
-        const origin = ORIGINS[source.origin];
-        return html`<article class="item ${kindOf(item).replaceAll(" ", "-")} ${change === "added" ? "is-added" : ""}" aria-label=${kindOf(item)}>
-          <header class="item-head"><span class="item-kind">${kindOf(item)}</span> <span class="muted">${source.sequence === null ? "not in the log" : `#${source.sequence}`}</span>
-            ${change ? badge(change) : nothing} ${origin ? badge(origin, "info") : nothing}</header>
-          <div class="item-body">${itemBody(item)}</div></article>`;
-      })}`;
+      ${this.requestItems(input.map((/** @type {any} */ item, /** @type {number} */ index) => ({ item, source: shown.items[index], change: changed.get(shown.items[index].sequence) })))}`;
+  }
+
+  /**
+   * The items of a request, with those that are as before put together: the change comes first.
+   * @param {{item: any, source: any, change: string | undefined}[]} listed
+   */
+  requestItems(listed) {
+    /** @type {(typeof listed)[]} */
+    const groups = [];
+    for (const one of listed) {
+      const last = groups[groups.length - 1];
+      if (last && isAsBefore(last[0]) && isAsBefore(one)) last.push(one);
+      else groups.push([one]);
+    }
+    return groups.map((group) => (group.length < MIN_FOLDED ? group.map(requestItem)
+      : html`<details class="fold same-items"><summary>${number(group.length)} items as before</summary>${group.map(requestItem)}</details>`));
   }
 }
 customElements.define("hf-turn", TurnPage);
+
+/** @param {{change: string | undefined}} one */
+function isAsBefore({ change }) {
+  return change === undefined || change === "unchanged";
+}
+
+/** @param {{item: any, source: any, change: string | undefined}} one */
+function requestItem({ item, source, change }) {
+  const origin = ORIGINS[source.origin];
+  return html`<article class="item ${kindOf(item).replaceAll(" ", "-")} ${change === "added" ? "is-added" : ""}" aria-label=${kindOf(item)}>
+    <header class="item-head"><span class="item-kind">${kindOf(item)}</span> <span class="muted">${source.sequence === null ? "not in the log" : `#${source.sequence}`}</span>
+      ${change && change !== "unchanged" ? badge(change) : nothing} ${origin ? badge(origin, "info") : nothing}</header>
+    <div class="item-body">${itemBody(item)}</div></article>`;
+}

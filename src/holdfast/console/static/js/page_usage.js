@@ -50,7 +50,7 @@ class UsagePage extends PageElement {
     for (let start = Math.floor(from / seconds) * seconds; start < to; start += seconds) {
       const date = new Date(start * 1000);
       const label = interval === "hour" ? `${String(date.getUTCHours()).padStart(2, "0")}:00` : `${date.getUTCMonth() + 1}/${date.getUTCDate()}`;
-      columns.push({ label, rows: rows.filter((/** @type {any} */ row) => row.start === start) });
+      columns.push({ label, start, rows: rows.filter((/** @type {any} */ row) => row.start === start) });
     }
     return columns;
   }
@@ -76,10 +76,10 @@ class UsagePage extends PageElement {
       ${tenants.length > 1 ? html`<label class="field"><span>Tenant</span><select @change=${(/** @type {any} */ event) => { this.tenant = event.target.value; this.requestUpdate(); }}>
         <option value="">All tenants</option>${tenants.map((tenant) => html`<option value=${tenant}>${safeText(tenant)}</option>`)}</select></label>` : ""}
       <div class="columns">
-        ${barChart({ title: "Tokens", series: ["input", "output"], columns: columns.map(({ label, rows }) => ({ label, values: [sum(rows, "input_tokens"), sum(rows, "output_tokens")] })) })}
-        ${barChart({ title: "Turns", series: ["completed", "failed", "cancelled or interrupted"], columns: columns.map(({ label, rows }) => ({ label, values: [sum(rows, "completed"), sum(rows, "failed"), sum(rows, "cancelled") + sum(rows, "interrupted")] })) })}
-        ${barChart({ title: "Latency (p95)", series: ["p95"], format: duration, columns: columns.map(({ label, rows }) => ({ label, values: [worst(rows, "p95")] })) })}
-        ${barChart({ title: "Heals", series: ["heals"], columns: columns.map(({ label, rows }) => ({ label, values: [sum(rows, "heals")] })) })}
+        ${barChart({ interval: this.report.interval, title: "Tokens", series: ["input", "output"], columns: columns.map(({ label, start, rows }) => ({ label, start, values: [sum(rows, "input_tokens"), sum(rows, "output_tokens")] })) })}
+        ${barChart({ interval: this.report.interval, title: "Turns", series: ["completed", "failed", "cancelled or interrupted"], columns: columns.map(({ label, start, rows }) => ({ label, start, values: [sum(rows, "completed"), sum(rows, "failed"), sum(rows, "cancelled") + sum(rows, "interrupted")] })) })}
+        ${barChart({ interval: this.report.interval, title: "Latency (p95)", series: ["p95"], format: duration, columns: columns.map(({ label, start, rows }) => ({ label, start, values: [worst(rows, "p95")] })) })}
+        ${barChart({ interval: this.report.interval, title: "Heals", series: ["heals"], columns: columns.map(({ label, start, rows }) => ({ label, start, values: [sum(rows, "heals")] })) })}
       </div>
       <section><h2>By model</h2>${this.byModel()}</section>`;
   }

@@ -2,15 +2,16 @@
 
 import { html, nothing } from "../vendor/lit.js";
 import { ApiError, get, segment, sleep } from "./api.js";
-import { blocks } from "./blocks.js";
+import { blockOf, blocks } from "./blocks.js";
 import { duration, safeText } from "./format.js";
 import { itemBody, kindOf, logEntry } from "./items.js";
 import { onOpen, subscribe } from "./live.js";
 import { followAnswer, LiveAnswer } from "./response_stream.js";
-import { badge, empty, errorState, loading, PageElement } from "./ui.js";
+import { badge, empty, errorState, loading, notify, PageElement, scrollToEnd } from "./ui.js";
 
 const PAGE = 50;
 const RETRY_MS = 1000;
+const MAX_FRAMES = 60;
 const ENDS = new Set(["turn.completed", "turn.failed", "turn.cancelled", "turn.interrupted"]);
 const UNFINISHED = new Set(["failed", "cancelled", "interrupted"]);
 /** @type {Record<string, string>} */
@@ -19,7 +20,7 @@ const STATES = { waiting: "waiting for the model…", streaming: "streaming…",
 class Transcript extends PageElement {
   static properties = {
     sessionId: { attribute: false }, showsHidden: { attribute: false }, entryActions: { attribute: false },
-    isChat: { attribute: false },
+    isChat: { attribute: false }, firstSequence: { attribute: false },
   };
 
   constructor() {
@@ -27,6 +28,8 @@ class Transcript extends PageElement {
     this.sessionId = "";
     this.showsHidden = false;
     this.isChat = false;
+    /** The item to begin at; without one the end is shown. @type {number | null} */
+    this.firstSequence = null;
     /** @type {((entry: any) => unknown) | null} */
     this.entryActions = null;
     /** Answers that stream or are being saved, in the order of their turns. @type {LiveAnswer[]} */
@@ -95,14 +98,66 @@ class Transcript extends PageElement {
       const [entries, hasOlder] = await readBack(`${path}/items`, wanted);
       if (sessionId !== this.sessionId) return;
       this.keepTurns(turns.data);
+      const isFirst = !this.isLoaded;
       this.entries = entries;
       this.hasOlder = hasOlder;
       this.isLoaded = true;
       await this.loadTurns();
       this.attachRunning(turns.data);
+      if (isFirst) void this.begin();
       this.dispatchEvent(new CustomEvent("loaded", { bubbles: true }));
     });
   };
+
+  /** Show the end of the transcript, or the item that was asked for. */
+  async begin() {
+    if (this.isChat) return;
+    this.requestUpdate();
+    await this.updateComplete;
+    if (this.firstSequence === null) scrollToEnd();
+    else await this.jumpTo(this.firstSequence);
+  }
+
+  /** Show an item, however old it is. @param {number} sequence */
+  async jumpTo(sequence) {
+    while (this.hasOlder && this.entries[0]?.sequence > sequence) {
+      const before = this.entries.length;
+      await this.readOlder();
+      if (this.entries.length === before) break;
+    }
+    await this.updateComplete;
+    const target = this.entries.find((entry) => entry.sequence >= sequence && (this.showsHidden || !entry.hidden_by));
+    if (!target) return;
+    // The blocks on the way are drawn when they come near, which moves the item once more.
+    for (let frame = 0, seen = 0; frame < MAX_FRAMES && seen < 5; frame += 1) {
+      const item = this.querySelector(`[data-sequence="${target.sequence}"]`);
+      (item ?? this.querySelector(`hf-block[data-name="${blockOf(target.sequence)}"]`))?.scrollIntoView({ block: "center" });
+      item?.classList.add("is-found");
+      if (item) seen += 1;
+      await new Promise(requestAnimationFrame);
+    }
+  }
+
+  /** Show the end of the last turn that failed. */
+  async jumpToFailure() {
+    const turn = await this.lastFailure();
+    if (!turn) notify("No turn of this session has failed.");
+    else if (turn.last_sequence ?? turn.first_sequence) await this.jumpTo(turn.last_sequence ?? turn.first_sequence);
+    else location.hash = `#/turns/${segment(turn.id)}`;
+  }
+
+  async lastFailure() {
+    const isFailed = (/** @type {any} */ turn) => turn.status === "failed";
+    let found = [...this.turns.values()].filter(isFailed).sort((one, other) => other.number - one.number)[0];
+    let after = this.turns.get(Math.min(...this.turns.keys()))?.id;
+    while (!found && after) {
+      const page = await get(`${this.path}/turns`, { order: "desc", limit: 100, after });
+      this.keepTurns(page.data);
+      found = page.data.find(isFailed);
+      after = page.has_more ? page.last_id : undefined;
+    }
+    return found;
+  }
 
   /** Read what was added since; throw if that does not work. */
   readNewer = async () => {
@@ -400,6 +455,7 @@ function endsOfTurns(shown) {
 function turnEnd(turn) {
   if (!UNFINISHED.has(turn.status)) return nothing;
   const { code, message } = turn.error ?? {};
+  if (code === "turn_cancelled") return html`<p class="turn-end is-stopped">${badge("stopped", "warn")} <span class="muted">The answer was stopped.</span></p>`;
   return html`<p class="turn-end">${badge(turn.status)} ${code ? html`<code>${safeText(code)}</code>` : nothing}
     ${message && message !== code ? html`<span class="break">${safeText(message)}</span>` : nothing}</p>`;
 }

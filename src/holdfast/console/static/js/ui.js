@@ -4,6 +4,8 @@ import { html, LitElement, nothing } from "../vendor/lit.js";
 import { ApiError } from "./api.js";
 import { safeText, shortId } from "./format.js";
 
+const SETTLED_MS = 800;
+
 /** An element without a shadow: one style sheet, one tree for assistive technology. */
 export class PageElement extends LitElement {
   constructor() {
@@ -92,6 +94,29 @@ export class PageElement extends LitElement {
     const timer = setInterval(() => document.visibilityState === "visible" && work(), ms);
     this.cleanups.push(() => clearInterval(timer));
   }
+}
+
+/**
+ * Show the end of the page, and keep it in sight while blocks near it are drawn and change its
+ * height, until the person scrolls.
+ */
+export function scrollToEnd() {
+  const ended = new AbortController();
+  const end = () => window.scrollTo(0, document.documentElement.scrollHeight);
+  for (const name of ["wheel", "touchstart", "keydown", "pointerdown"]) window.addEventListener(name, () => ended.abort(), { signal: ended.signal, passive: true });
+  const observer = new ResizeObserver(() => ended.signal.aborted || end());
+  observer.observe(document.body);
+  ended.signal.addEventListener("abort", () => observer.disconnect());
+  setTimeout(() => ended.abort(), SETTLED_MS);
+  requestAnimationFrame(end);
+}
+
+/** Close a menu with Escape. @param {KeyboardEvent} event */
+export function closeOnEscape(event) {
+  const menu = /** @type {HTMLDetailsElement} */ (event.currentTarget);
+  if (event.key !== "Escape" || !menu.open) return;
+  menu.open = false;
+  /** @type {HTMLElement} */ (menu.firstElementChild).focus();
 }
 
 /** @type {Record<string, string>} */

@@ -1,0 +1,2 @@
+import MarkdownIt from "markdown-it";
+export { MarkdownIt };
