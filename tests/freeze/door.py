@@ -59,25 +59,28 @@ def parts() -> list[str]:
     """Return the parts of the gate: files of conversations, and the combinations by client API."""
     files = [path.stem for path in CONVERSATIONS.glob("*.json")]
     written = [name for name in files if name not in (SHAPES, CONFIGS.stem)]
-    return sorted([*written, PYTHON, *(f"{SHAPES}_{client}" for client in CLIENTS)])
+    crossed = itertools.product(CLIENTS, UPSTREAMS)
+    return sorted([*written, PYTHON, *(f"{SHAPES}_{one}_over_{other}" for one, other in crossed)])
 
 
 def read_part(name: str) -> list[Conversation]:
     """Return the conversations of a part."""
     if name.startswith(f"{SHAPES}_"):
-        return list(_combinations(name.removeprefix(f"{SHAPES}_")))
+        client, _, upstream = name.removeprefix(f"{SHAPES}_").partition("_over_")
+        return list(_combinations(client, upstream))
     text = (CONVERSATIONS / f"{name}.json").read_bytes()
     return msgspec.json.decode(text, type=list[Conversation])
 
 
 CLIENTS = {"chat": "/v1/chat/completions", "responses": "/v1/responses"}
+UPSTREAMS = ("chat", "responses")
 
 
-def _combinations(client: str) -> Iterator[Conversation]:
-    """Yield each shape with each upstream API, whole and streamed, with a key and without one."""
-    told = json.loads((CONVERSATIONS / f"{SHAPES}.json").read_bytes())
-    ways = itertools.product(told["upstreams"], (False, True), (True, False))
-    for (upstream, is_stream, has_key), shape in itertools.product(ways, told["shapes"]):
+def _combinations(client: str, upstream: str) -> Iterator[Conversation]:
+    """Yield each shape, whole and streamed, with a key and without one."""
+    shapes = json.loads((CONVERSATIONS / f"{SHAPES}.json").read_bytes())
+    ways = itertools.product((False, True), (True, False))
+    for (is_stream, has_key), shape in itertools.product(ways, shapes):
         if client not in shape or (not has_key and shape.get("is_keyed")):
             continue
         words = [shape["name"], f"over {upstream}"]

@@ -20,9 +20,9 @@ def memory_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def expected_path(gate: str, name: str) -> Path:
+def expected_path(gate: str, name: str, folder: Path = EXPECTED) -> Path:
     """Return the file of what is expected of one part of a gate."""
-    return EXPECTED / gate / f"{name}.ndjson"
+    return folder / gate / f"{name}.ndjson"
 
 
 def read_expected(gate: str, name: str) -> list[str]:
@@ -47,9 +47,11 @@ def check(
         pytest.fail(f"{gate}/{name}{how} is not as it was recorded:\n{found}", pytrace=False)
 
 
-def record(gate: str, name: str, seen: list[str], *, may_replace: bool) -> str:
+def record(
+    gate: str, name: str, seen: list[str], *, may_replace: bool, folder: Path = EXPECTED
+) -> str:
     """Write what was seen, and say so; leave what is recorded, unless it was named."""
-    path = expected_path(gate, name)
+    path = expected_path(gate, name, folder)
     text = "\n".join(seen) + "\n"
     if path.exists() and path.read_text() == text:
         return "unchanged"
