@@ -69,6 +69,7 @@ async def test_erased_items_leave_no_row_also_if_they_were_being_indexed(
     assert await _indexed(store_url) == 9
     await index(caller)
     assert await _indexed(store_url) == 9 - (seqs[1] - seqs[0] + 1)
+    assert await _rows(store_url, "select count(*) from search_items where back < 0") == [(2,)]
     for seq in range(1, 9):
         is_left = not seqs[0] <= seq <= seqs[1]
         assert await found(caller, f"w{seq}") == ([f"w{seq}"] if is_left else [])

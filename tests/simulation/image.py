@@ -138,7 +138,7 @@ def read_image(disk: Disk) -> Image:
         dump=_dump(disk) if erased.items or erased.has_deletions else [],
         indexed=disk.rows(
             "select s.id, l.seq - i.back from search_items i left join log l on l.pos = i.pos "
-            "left join sessions s on s.no = l.session"
+            "left join sessions s on s.no = l.session where i.back >= 0"  # no rows of keys
         ),
         schedules=[
             ScheduleRow(**dict(zip(ScheduleRow.__struct_fields__, row, strict=True)))

@@ -80,7 +80,7 @@ REMOVE_ITEMS = Statement(
     "remove_search_items",
     "delete from search_items where id in (select i.id from log l join search_items i "
     "on i.pos = l.pos where l.session = ?1 and l.n between ?2 and ?3 "
-    "and l.seq - i.back between ?4 and ?5)",
+    "and i.back >= 0 and l.seq - i.back between ?4 and ?5)",
 )
 REMOVE_SESSION = Statement(
     "erase_search_items",
