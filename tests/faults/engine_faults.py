@@ -463,4 +463,28 @@ TOOLS = (
     ),
 )
 
-ENGINE_FAULTS = (*RUNS, *STREAMS, *WAKEUPS, *RECOGNITION, *TOOLS)
+LONG_SESSIONS = (
+    Fault(
+        "a long history is projected on the event loop",
+        f"{ENGINE}/model_call/caller.py",
+        "type(history) is not SharedPrefix or history.length > LONG_HISTORY\n",
+        "type(history) is not SharedPrefix\n",
+        ("tests/integration/test_long_contexts.py",),
+    ),
+    Fault(
+        "a long history is written for its upstream on the event loop",
+        f"{ENGINE}/model_call/caller.py",
+        "    return LargePrefix(items.shared, items.length), digest\n",
+        "    return items, digest\n",
+        ("tests/integration/test_long_contexts.py",),
+    ),
+    Fault(
+        "a long context is read in one piece",
+        "src/holdfast/stores/sql/store.py",
+        "        if session.head_seq > LONG_ROWS:\n",
+        "        if False:\n",
+        ("tests/integration/test_long_contexts.py",),
+    ),
+)
+
+ENGINE_FAULTS = (*RUNS, *LONG_SESSIONS, *STREAMS, *WAKEUPS, *RECOGNITION, *TOOLS)

@@ -29,7 +29,7 @@ from holdfast.core.healing.refused_items import find_suspects
 from holdfast.core.model.request import DIGEST_BYTES, SentRequest, TurnRequest
 from holdfast.core.model.session import sum_usage
 from holdfast.core.model.turn import Run
-from holdfast.core.projection.growing_list import LargePrefix
+from holdfast.core.projection.growing_list import LargePrefix, SharedPrefix, share
 from holdfast.core.transaction.commands import RecordHeal
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.answered_input import read_answered
@@ -38,13 +38,15 @@ from holdfast.engine.model_call.compaction_events import PrefacedSink
 from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.model_call.cut_streams import HELD_BACK_AFTER, HeldBackSink, count_cut_stream
 from holdfast.engine.model_call.deadlines import Deadlines
-from holdfast.engine.model_call.growing_projection import Projected, project_grown
+from holdfast.engine.model_call.growing_projection import Projected, is_projected, project_grown
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, digest_call
 from holdfast.ports.request_context import current_request
 
+LONG_HISTORY = 2000
+"""More items that were not projected yet are projected, and serialized, in a thread."""
 Route = Callable[[str], Provider]
 """Returns the provider that serves a model."""
 Fallbacks = Callable[[str], Sequence[str]]
@@ -105,8 +107,9 @@ class ModelCaller:
         try:
             attempt = await self._first_attempt(run, request, progress)
             while True:
-                is_large = type(attempt.history) is LargePrefix
-                projected = await _project_in_thread(attempt) if is_large else None
+                history = attempt.history
+                may_be_long = type(history) is not SharedPrefix or history.length > LONG_HISTORY
+                projected = await _project_long(attempt) if may_be_long else None
                 call = self._build_call(run, attempt, projected, is_stream=writer is not None)
                 sent_at, outcome = monotonic(), "left"
                 try:
@@ -471,9 +474,20 @@ async def _with_all(attempt: CallAttempt) -> CallAttempt:
     return attempt.without(run.left_out)
 
 
-async def _project_in_thread(attempt: CallAttempt) -> Projected:
-    """Project a history that is too large to be cached, without blocking the event loop."""
-    return await asyncio.to_thread(project_grown, attempt.history, attempt.quarantined)
+async def _project_long(attempt: CallAttempt) -> Projected | None:
+    """Project a long history without blocking the event loop; None if that is little work.
+
+    The thread works on a list of its own: the cached one may grow meanwhile.
+    """
+    history = share(attempt.history)
+    is_large = type(history) is LargePrefix
+    if not is_large and is_projected(history, attempt.quarantined, LONG_HISTORY):
+        return None
+    own = share(history[:])
+    items, digest = await asyncio.to_thread(project_grown, own, attempt.quarantined)
+    if own.shared.forms and not is_large:
+        history.shared.keep_form(own.shared.forms[0])
+    return LargePrefix(items.shared, items.length), digest
 
 
 def _stream(

@@ -108,6 +108,18 @@ def project_grown(
     return settled, digest
 
 
+def is_projected(
+    history: SharedPrefix[StoredItem], quarantined: frozenset[int], missing: int
+) -> bool:
+    """Return whether the projection of a history is known, but for at most `missing` items."""
+    forms = history.shared.forms
+    cached = forms[0] if forms else None
+    known = 0
+    if isinstance(cached, _Projection) and cached.key == quarantined:
+        known = cached.length
+    return history.length - known <= missing
+
+
 def _begin(items: SharedPrefix[StoredItem], quarantined: frozenset[int]) -> _Projection:
     """Return a projection to extend, shorter or empty, and store it in the list of the history."""
     for form in items.shared.forms:

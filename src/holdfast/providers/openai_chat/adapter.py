@@ -1,5 +1,6 @@
 """The adapter for servers of the Chat Completions API: Responses items in, Responses items out."""
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -9,6 +10,7 @@ import msgspec
 
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.core.model.config_items import Settings, updated_settings, with_settings
+from holdfast.core.projection.growing_list import LargePrefix
 from holdfast.ports.provider import Answer, AnyEvent, EventSink, ModelCall
 from holdfast.providers.errors import name_missing_path, names_item
 from holdfast.providers.http.sse import SseEvent
@@ -108,7 +110,11 @@ class ChatProvider:
 
     async def answer(self, call: ModelCall) -> Answer:
         """Return the whole answer."""
-        body, params = self._request(call)
+        body, params = (
+            self._request(call)
+            if type(call.items) is not LargePrefix
+            else await asyncio.to_thread(self._request, call)
+        )
         try:
             data = await self._upstream.fetch(PATH, body, may_repeat=True)
         except ProviderFailure as failure:
@@ -122,7 +128,11 @@ class ChatProvider:
 
     async def stream(self, call: ModelCall, sink: EventSink) -> Answer:
         """Write the answer's events as its chunks arrive."""
-        body, params = self._request(call, _STREAM)
+        body, params = (
+            self._request(call, _STREAM)
+            if type(call.items) is not LargePrefix
+            else await asyncio.to_thread(self._request, call, _STREAM)
+        )
         output = self._output(call, params)
         try:
             await self._upstream.stream(PATH, body, _ChunkSink(output, sink), may_repeat=True)

@@ -15,7 +15,7 @@ from holdfast.core.errors import UnsupportedByUpstream
 from holdfast.core.model.config_items import KIND as CONFIGURATION
 from holdfast.core.model.config_items import Settings, updated_settings
 from holdfast.core.model.items import item_value
-from holdfast.core.projection.growing_list import Form, SharedPrefix, share
+from holdfast.core.projection.growing_list import Form, LargePrefix, SharedPrefix, share
 from holdfast.providers.items.serialized_input import append_piece
 from holdfast.providers.openai_chat.messages import (
     Message,
@@ -107,7 +107,9 @@ class TranslationCache:
         """About how much memory the cache takes."""
         return self._recent_bytes + self._earlier_bytes
 
-    def translate(self, body: bytes, place: int, upstream: str) -> Translation:
+    def translate(
+        self, body: bytes, place: int, upstream: str, *, is_kept: bool = True
+    ) -> Translation:
         """Translate an item that was not used recently, and keep the result.
 
         Content that Chat cannot express is replaced. `place` is the item's place, for errors.
@@ -123,7 +125,7 @@ class TranslationCache:
                 message = {"role": plain.role, "content": plain.content[0].text}
                 translation = Translation(_encode(message), plain.role)
         size = 2 * len(body) + len(translation.encoded) + ENTRY_BYTES
-        if size * 4 <= self._max_bytes:  # a larger one would push out everybody else's
+        if is_kept and size * 4 <= self._max_bytes:  # a larger one would push out all others
             with self._lock:
                 if (self._recent_bytes + size) * 2 > self._max_bytes:
                     self._earlier, self._earlier_bytes = self._recent, self._recent_bytes
@@ -132,6 +134,10 @@ class TranslationCache:
                 self._recent[body] = translation
                 self._recent_bytes += size
         return translation
+
+    def translate_once(self, body: bytes, place: int, upstream: str) -> Translation:
+        """Translate an item of a long history, whose translations would push out all others."""
+        return self.translate(body, place, upstream, is_kept=False)
 
     def _translate_any(self, body: bytes, where: str, upstream: str) -> Translation:
         item = item_value(body)
@@ -357,9 +363,11 @@ class ChatInputWriter:
             return False
         last = prefix.open[0] if place else None
         closed: list[bytes] = []
-        peek = self.translations.peek
+        peek, translations = self.translations.peek, self.translations
+        is_large = type(items) is LargePrefix
+        translate = translations.translate_once if is_large else translations.translate
         for body in items.shared[place : items.length]:
-            translation = peek(body) or self.translations.translate(body, place, form.upstream)
+            translation = peek(body) or translate(body, place, form.upstream)
             if translation.speaker is None:
                 return False
             if last is not None:
@@ -404,17 +412,17 @@ class ChatInputWriter:
         """Return the translations of the items, and whether there were references among them."""
         new: list[Translation] = []
         by_id: dict[str, bytes] | None = None
-        peek = self.translations.peek
+        peek, translations = self.translations.peek, self.translations
+        is_large = type(history) is LargePrefix
+        translate = translations.translate_once if is_large else translations.translate
         for place, body in enumerate(history.shared[start : history.length], start):
-            translation = peek(body) or self.translations.translate(body, place, upstream)
+            translation = peek(body) or translate(body, place, upstream)
             if translation.reference is not None:
                 by_id = _by_id(history) if by_id is None else by_id
                 target = by_id.get(translation.reference)
                 translation = _NOTHING
                 if target is not None:
-                    translation = peek(target) or self.translations.translate(
-                        target, place, upstream
-                    )
+                    translation = peek(target) or translate(target, place, upstream)
             new.append(translation)
         return new, by_id is not None
 

@@ -4,6 +4,7 @@ A replayed call is self-contained and stored nowhere. The other two modes keep s
 which is used only with the model and account that it belongs to.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from holdfast.core.errors import ProviderFailure, UnsupportedByUpstream
 from holdfast.core.model.items import item_value
+from holdfast.core.projection.growing_list import LargePrefix
 from holdfast.ports.provider import Answer, EventSink, ModelCall, StateUse
 from holdfast.providers.errors import broken, name_missing_path, names_item
 from holdfast.providers.http.connection import StopReading
@@ -130,10 +132,15 @@ class ResponsesProvider:
         replay = self._replay(call)
         while True:
             body = self._params(call, state)
+            pieces = (
+                self._serialize(call, state, replay, body)
+                if type(call.items) is not LargePrefix
+                else await asyncio.to_thread(self._serialize, call, state, replay, body)
+            )
             try:
                 data = await self._upstream.fetch(
                     PATH,
-                    self._serialize(call, state, replay, body),
+                    pieces,
                     names_state=call.state is not None,
                     may_repeat=changes_nothing(body),
                 )
@@ -164,10 +171,15 @@ class ResponsesProvider:
         output = ResponsesOutput(ids, replay.owner)
         while True:
             body = {**self._params(call, state), "stream": True}
+            pieces = (
+                self._serialize(call, state, replay, body)
+                if type(call.items) is not LargePrefix
+                else await asyncio.to_thread(self._serialize, call, state, replay, body)
+            )
             try:
                 await self._upstream.stream(
                     PATH,
-                    self._serialize(call, state, replay, body),
+                    pieces,
                     _ResponsesSink(output, sink),
                     names_state=call.state is not None,
                     may_repeat=changes_nothing(body),

@@ -113,7 +113,7 @@ class ContextCache:
         new = [item for item in items if item.seq > cached.head_seq]
         if len(new) != session.head_seq - cached.head_seq or not is_as_stored(new):
             return
-        size = _size(new)
+        size = size_of(new)
         cached.items.extend(new)
         cached.head_seq = session.head_seq
         cached.size += size
@@ -134,7 +134,7 @@ class ContextCache:
                 return
             first = bisect_left(items, record.from_seq, key=_seq)
             last = bisect_right(items, record.to_seq, key=_seq)
-            freed = _size(items[first:last])
+            freed = size_of(items[first:last])
             entry.size -= freed
             self.held_bytes -= freed
             items = items.without(first, last)
@@ -183,15 +183,21 @@ class ContextCache:
             entry.quarantined = seqs
 
     def keep(
-        self, session: Session, items: SharedPrefix[StoredItem], *, is_plain: bool = False
+        self,
+        session: Session,
+        items: SharedPrefix[StoredItem],
+        *,
+        is_plain: bool = False,
+        size: int | None = None,
     ) -> None:
-        """Remember the context of a session at its head."""
+        """Remember the context of a session at its head; `size` is its size, if that is known."""
         if session.has_later_records:
             return
         self.drop(session.id)
         # Who reads the context next shares its list, and with it what is made of the context.
         kept = items.shared if len(items.shared) == items.length else GrowingList(items)
-        entry = CachedContext(session.record_no, session.head_seq, kept, _size(kept), is_plain)
+        size = size_of(kept) if size is None else size
+        entry = CachedContext(session.record_no, session.head_seq, kept, size, is_plain)
         self._entries[session.id] = entry
         self.large.pop(session.id, None)
         self.held_bytes += entry.size
@@ -254,7 +260,7 @@ def _fits(entry: CachedContext, session: Session) -> bool:
     return is_same and not session.has_later_records
 
 
-def _size(items: Sequence[StoredItem]) -> int:
+def size_of(items: Sequence[StoredItem]) -> int:
     """Return about the bytes that items take here and, as text, in a request to an upstream."""
     return sum([2 * len(item.body) + ITEM_BYTES for item in items])
 

@@ -1,6 +1,7 @@
 """Reads of records: for compaction, and for comparing a request with a log."""
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -144,16 +145,42 @@ def _log(session: Session, upto: int, first: int) -> Plan[Log]:
     )
 
 
+class ContextParts(NamedTuple):
+    """Which items a context consists of, and how they are shown."""
+
+    spans: list[Span]
+    shown: Shown
+    is_plain: bool
+    """Whether records only hide items, or there are none."""
+
+    def show(self, items: list[StoredItem]) -> tuple[list[StoredItem], bool]:
+        """Return the context of these items, and whether all are shown as they are stored."""
+        is_plain = self.is_plain and is_as_stored(items)
+        if is_plain and self.shown == _PLAIN:
+            return items, True
+        return show(items, self.shown), is_plain
+
+
+_PLAIN = Shown(InForce())
+
+
 def context(of: Session) -> Plan[tuple[list[StoredItem], bool]]:
     """Return the log as a model may see it; items that a summary replaces are not read.
 
     The flag says whether all items are shown as they are stored and no compaction was recorded.
     """
+    parts = yield from context_parts(of)
+    items = []
+    for first, last in parts.spans:
+        items.extend((yield from find_items(of, first, last)))
+    return parts.show(items)
+
+
+def context_parts(of: Session) -> Plan[ContextParts]:
+    """Return which items the context of a session consists of."""
     if not of.record_no and of.parent_id is None:
         # Nearly every log has no record that changes how it is shown.
-        items = yield from find_items(of, 1, of.head_seq)
-        is_plain = is_as_stored(items)
-        return items if is_plain else show(items, Shown(InForce())), is_plain
+        return ContextParts([(1, of.head_seq)], _PLAIN, True)
     heads = yield from find_heads(of)
     force = in_force(heads)
     shown = yield from _with_bodies(force)
@@ -161,11 +188,8 @@ def context(of: Session) -> Plan[tuple[list[StoredItem], bool]]:
     kept = shown.compaction.keeps if shown.compaction is not None else ()
     spans: list[Span] = merge_spans((seq, seq) for seq in kept)
     spans += visible_spans(force.hidden, covered + 1, of.head_seq)
-    items = []
-    for first, last in spans:
-        items.extend((yield from find_items(of, first, last)))
     is_plain = all(head.kind in HIDING or head.kind == "quarantine" for head in heads)
-    return show(items, shown), is_plain and is_as_stored(items)
+    return ContextParts(spans, shown, is_plain)
 
 
 def _with_bodies(force: InForce) -> Plan[Shown]:

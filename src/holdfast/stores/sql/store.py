@@ -1,8 +1,10 @@
 """The SQL store: a driver, a group committer and listeners for wake-ups."""
 
+import asyncio
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 from holdfast.core.errors import HoldfastError, SessionLost, SessionNotFound, StoreClosed
@@ -37,7 +39,7 @@ from holdfast.ports.store import (
     Transcript,
     WorkerState,
 )
-from holdfast.stores.cache.context_cache import ContextCache, is_as_stored
+from holdfast.stores.cache.context_cache import ContextCache, is_as_stored, size_of
 from holdfast.stores.cache.lineage_cache import LineageCache
 from holdfast.stores.commit.group_commit import BatchDriver, GroupCommitter
 from holdfast.stores.sql import export, lookups, queries, record_queries
@@ -56,6 +58,8 @@ OutcomeT = TypeVar("OutcomeT")
 ResultT = TypeVar("ResultT")
 
 
+LONG_ROWS = 4000
+"""A longer context is read in pieces of as many items."""
 SHORT_ROWS = 100
 """A read of more rows is not expected to be short."""
 
@@ -252,12 +256,40 @@ class SqlReader(SnapshotReader):
                 items = items.grown(new)
                 self._transcripts.keep(session, items, is_plain=is_plain)
                 return items
-        read = self._runner_of(session, session.head_seq)
-        shown, is_plain = await read(lambda _: record_queries.context(session))
+        size = None
+        if session.head_seq > LONG_ROWS:
+            shown, is_plain, size = await self._long_context(session)
+        else:
+            read = self._runner_of(session, session.head_seq)
+            shown, is_plain = await read(lambda _: record_queries.context(session))
         items = share(shown)
-        self._transcripts.keep(session, items, is_plain=is_plain)
+        self._transcripts.keep(session, items, is_plain=is_plain, size=size)
         is_large = session.id in self._transcripts.large
         return LargePrefix(items.shared, items.length) if is_large else items
+
+    async def _long_context(self, session: Session) -> tuple[list[StoredItem], bool, int]:
+        """Read a context piece by piece, so that other reads come in between; also its size.
+
+        Each piece is of another snapshot. A log only grows, so they agree, except that what is
+        erased meanwhile is shown as erased from then on.
+        """
+        parts = await self._run(lambda _: record_queries.context_parts(session))
+        items: list[StoredItem] = []
+        for start, end in parts.spans:
+            for first in range(start, end + 1, LONG_ROWS):
+                last = min(first + LONG_ROWS - 1, end)
+                items += await self._run(partial(self._piece, session, first, last))
+
+        def show() -> tuple[list[StoredItem], bool, int]:
+            shown, is_plain = parts.show(items)
+            return shown, is_plain, size_of(shown)
+
+        return await asyncio.to_thread(show)
+
+    def _piece(
+        self, session: Session, first: int, last: int, _now: float
+    ) -> Plan[list[StoredItem]]:
+        return lookups.find_items(session, first, last, self._lines)
 
     def _runner_of(self, session: Session, rows: int) -> QueryRunner:
         """Return how to read so many items: on the event loop, if they are few and all its own."""
