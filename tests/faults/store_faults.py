@@ -48,6 +48,20 @@ DURABILITY = (
         ("tests/contract/test_failed_commits.py",),
     ),
     Fault(
+        "a commit is acknowledged whose wait for a standby somebody ended",
+        f"{STORES}/postgres/driver.py",
+        "        if self._is_unreplicated:\n",
+        "        if False and self._is_unreplicated:\n",
+        ("tests/crash/test_replicated_commits.py",),
+    ),
+    Fault(
+        "a statement that is given up is cancelled at the server",
+        f"{STORES}/postgres/connect.py",
+        "    def _cancel_current_command(self, *_: object) -> None:\n",
+        "    def _drop_current_command(self, *_: object) -> None:\n",
+        ("tests/crash/test_replicated_commits.py",),
+    ),
+    Fault(
         "a session that the database lost counts as unknown",
         f"{STORES}/sql/store.py",
         "            if row is None:\n                raise SessionLost(name)\n",

@@ -174,7 +174,7 @@ class Deliverer:
                 try:
                     is_full = await self._deliver_due()
                 except HoldfastError as exc:
-                    log.warning("outbox.not_read", code=exc.code)
+                    log.failed("outbox.not_read", exc)
                     is_full = False
                 if not is_full:
                     await self._wait()

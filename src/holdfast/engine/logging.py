@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.healing.redaction import redact
 
 ROOT = "holdfast"
@@ -48,6 +49,15 @@ class EventLog:
     def warning(self, event: str, **fields: object) -> None:
         """Log an event that an operator should look at."""
         self.logger(event).warning(event, extra=fields)
+
+    def failed(self, event: str, exc: HoldfastError, **fields: object) -> None:
+        """Log that work in the background failed, with the code of its error.
+
+        Not if the store could not be used, which all of them meet: that is one event, logged as
+        `store.unavailable`.
+        """
+        if not isinstance(exc, StoreUnavailable):
+            self.logger(event).warning(event, extra={"code": exc.code, **fields})
 
     def error(self, event: str, **fields: object) -> None:
         """Log an event that an operator must look at."""

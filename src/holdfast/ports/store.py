@@ -30,6 +30,14 @@ Listener = Callable[[Sequence[SessionId], Sequence[RunId]], None]
 """Called with sessions whose waiters should check again, and runs that should stop."""
 
 
+class Outage(msgspec.Struct, frozen=True):
+    """A time in which the store could not be used: it begins, or it is over."""
+
+    reason: str
+    seconds: float | None = None
+    """How long it lasted; None if it has just begun."""
+
+
 class SessionView(msgspec.Struct, frozen=True):
     """A session as clients see it: `status` is the current one, from the lane."""
 
@@ -507,6 +515,15 @@ class Store(Protocol):
 
     async def check_room(self) -> None:
         """Raise `StoreUnavailable` if the disk is known to have no room for a turn."""
+        ...
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the store has failed for so long that callers should get its error at once."""
+        ...
+
+    def on_outage(self, listener: Callable[[Outage], None]) -> None:
+        """Call `listener` when an outage begins, and when it is over."""
         ...
 
     def listen(self, listener: Listener) -> None:

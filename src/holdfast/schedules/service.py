@@ -123,7 +123,7 @@ class Scheduler:
             try:
                 await self.run_due()
             except HoldfastError as exc:
-                log.warning("schedules.not_run", code=exc.code)
+                log.failed("schedules.not_run", exc)
             except Exception:  # noqa: BLE001 - the top of a task that must go on
                 log.exception("schedules.failed")
             try:
@@ -162,7 +162,7 @@ class Scheduler:
         except StoreUnavailable:
             raise
         except HoldfastError as exc:
-            log.warning("schedules.not_run", schedule=row.name, code=exc.code)
+            log.failed("schedules.not_run", exc, schedule=row.name)
         except Exception:  # noqa: BLE001 - one schedule must not stop the others
             log.exception("schedules.failed", schedule=row.name)
         return False

@@ -71,7 +71,7 @@ class WebhookFeed:
             try:
                 is_behind = await self.step(tenant)
             except HoldfastError as exc:
-                log.warning("webhooks.not_read", tenant=tenant, code=exc.code)
+                log.failed("webhooks.not_read", exc, tenant=tenant)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             except Exception:  # noqa: BLE001 - the top of a task that must go on

@@ -36,7 +36,7 @@ class Retention:
             try:
                 await self.sweep()
             except HoldfastError as exc:
-                log.warning("retention.failed", code=exc.code)
+                log.failed("retention.failed", exc)
             except OSError as exc:
                 log.warning("retention.not_archived", reason=type(exc).__name__)
             await asyncio.sleep(self._settings.sweep_minutes * 60)

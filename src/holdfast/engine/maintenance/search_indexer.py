@@ -34,7 +34,7 @@ class SearchIndexer:
             try:
                 command = await self.index_batch()
             except HoldfastError as exc:
-                log.warning("search.not_indexed", code=exc.code, reason=exc.message)
+                log.failed("search.not_indexed", exc, reason=exc.message)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             has_more = command is not None and command.has_more

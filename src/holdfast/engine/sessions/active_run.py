@@ -156,7 +156,7 @@ class ActiveRun:
         try:
             return await self._store.read.context(self.session)
         except StoreUnavailable:
-            return await ask_again(partial(self._store.read.context, self.session))
+            return await ask_again(self._store, partial(self._store.read.context, self.session))
 
     async def is_context_outdated(self) -> bool:
         """Whether items were hidden or erased since the context was read; `items` reads it again.
@@ -168,7 +168,7 @@ class ActiveRun:
         try:
             view = await find()
         except StoreUnavailable:
-            view = await ask_again(find)
+            view = await ask_again(self._store, find)
         if view is None or not self.fence.holds(view.session):
             self._mark_lost()
             raise RunFenced(f"run {self.fence.run_id} has lost session {session_id}")
@@ -192,14 +192,14 @@ class ActiveRun:
         try:
             return await self._store.read.quarantined(self.session)
         except StoreUnavailable:
-            return await ask_again(partial(self._store.read.quarantined, self.session))
+            return await ask_again(self._store, partial(self._store.read.quarantined, self.session))
 
     async def all_runs(self) -> list[Run]:
         """Return every run of the turn, including this one."""
         try:
             return await self._store.read.runs(self.turn.id)
         except StoreUnavailable:
-            return await ask_again(partial(self._store.read.runs, self.turn.id))
+            return await ask_again(self._store, partial(self._store.read.runs, self.turn.id))
 
     async def context(self) -> list[bytes]:
         """Return the items of a valid model request."""

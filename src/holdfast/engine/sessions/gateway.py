@@ -47,7 +47,7 @@ from holdfast.ports.clock import Clock, Ids
 from holdfast.ports.meter import Meter
 from holdfast.ports.request_context import begin_context
 from holdfast.ports.session_runtimes import RuntimeSession, SessionRuntimes
-from holdfast.ports.store import Reader, Store, TurnView
+from holdfast.ports.store import Outage, Reader, Store, TurnView
 
 OutcomeT = TypeVar("OutcomeT")
 AdmissionT = TypeVar("AdmissionT", Started | Queued, Started | Queued | Repeated)
@@ -70,6 +70,14 @@ def ended_error(turn: Turn) -> HoldfastError:
         message = turn.error_message or "the turn failed"
         return TurnFailed(message, failure_code=turn.error_code or TurnFailed.code)
     return TurnInterrupted(f"turn {turn.id} was interrupted; send it again")
+
+
+def _log_outage(outage: Outage) -> None:
+    """Log that the store cannot be used, or can be used again; nobody else logs it."""
+    if outage.seconds is None:
+        log.error("store.unavailable", reason=outage.reason)
+    else:
+        log.warning("store.available", seconds=round(outage.seconds, 1), reason=outage.reason)
 
 
 class Gateway:
@@ -127,6 +135,7 @@ class Gateway:
         if (handler is not None) != self.limits.can_run_again:
             raise ValueError("a handler and LaneLimits.can_run_again belong together")
         self._handler = handler
+        self.store.on_outage(_log_outage)
         adopt = self._run_adopted if handler is not None else None
         await self.worker.start(adopt, self._flush_delivered)
 

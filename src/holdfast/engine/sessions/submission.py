@@ -38,15 +38,21 @@ async def submit(
 
 async def resubmit(store: Store, command: Command[OutcomeT], *, tries: int) -> OutcomeT:
     """Ask for the outcome of a command that may have been committed, up to `tries` times."""
-    return await ask_again(partial(store.submit, replace(command, again=True)), tries=tries)
+    return await ask_again(store, partial(store.submit, replace(command, again=True)), tries=tries)
 
 
 async def ask_again(
-    ask: Callable[[], Awaitable[OutcomeT]], *, tries: int = FINISH_TRIES - 1
+    store: Store, ask: Callable[[], Awaitable[OutcomeT]], *, tries: int = FINISH_TRIES - 1
 ) -> OutcomeT:
-    """Ask a store that did not answer again, up to `tries` times, with growing pauses."""
+    """Ask a store that did not answer again, up to `tries` times, with growing pauses.
+
+    Whoever waits for the answer has waited for the first attempt too, which a store that hangs
+    answers late. So nothing is tried again once the outage is long.
+    """
     pause = FIRST_PAUSE_SECONDS
     while True:
+        if store.is_given_up:
+            raise StoreUnavailable("the store has not answered for some time")
         await asyncio.sleep(pause)
         pause *= 2
         tries -= 1

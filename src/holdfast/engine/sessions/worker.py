@@ -23,6 +23,8 @@ from holdfast.ports.store import Store, WorkerState
 RECOVERY_BATCH = 500
 ORPHANS_AT_ONCE = 20_000
 """How many orphans one query fetches. Each query's cost grows with all orphans, so use few."""
+LOGGED_NAMES = 20
+"""How many names of runs and turns one line of the log has."""
 DEAD_WORKER_POLL_SECONDS = 0.5
 """How often to check for dead workers while a task waits for a lane or a lease is over."""
 Chore = Callable[[], Awaitable[None]]
@@ -261,9 +263,10 @@ class Worker:
             name: session_id for name, session_id in unclaimed.items() if name in self._unclaimed
         }
         self._unclaimed = unclaimed.keys() - again.keys()
+        if again:
+            log.warning("turn.unclaimed", count=len(again), names=list(again)[:LOGGED_NAMES])
         for session_id in sorted(set(again.values())):
             names = [name for name, place in again.items() if place == session_id]
-            log.warning("turn.unclaimed", session_id=session_id, names=names)
             await self._recover(session_id, names)
 
     async def _adopt_turns(self) -> None:
@@ -366,6 +369,6 @@ def _logged(event: str, worker: WorkerId) -> Iterator[None]:
     try:
         yield
     except HoldfastError as exc:
-        log.warning(event, worker=worker, code=exc.code, reason=exc.message)
+        log.failed(event, exc, worker=worker, reason=exc.message)
     except Exception:  # noqa: BLE001 - the top of a task that keeps the worker alive
         log.exception(event, worker=worker)

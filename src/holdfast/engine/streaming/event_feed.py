@@ -6,12 +6,11 @@ only then, each from its own position, a bounded batch at a time.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from holdfast.core.errors import HoldfastError, StoreUnavailable
 from holdfast.core.ids import SessionId, Tenant
 from holdfast.core.transaction.changes import Event
-from holdfast.engine.logging import log
 from holdfast.ports.store import FeedPlace, PlacedEvent, Reader
 
 BATCH = 100
@@ -67,11 +66,9 @@ class _FeedPoller:
 
     async def _poll(self) -> None:
         while True:
-            try:
+            with suppress(StoreUnavailable):
                 if await self._has_news():
                     self.wake()
-            except StoreUnavailable as exc:
-                log.warning("store.feed_not_read", reason=exc.message)
             await asyncio.sleep(POLL_SECONDS)
 
     async def _has_news(self) -> bool:

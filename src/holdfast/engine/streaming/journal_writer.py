@@ -93,7 +93,7 @@ class JournalWriter:
             live.mark_committed(entry)
         except HoldfastError as exc:
             partial.has_changed = True
-            log.warning("run.checkpoint_failed", run_id=self._run.fence.run_id, code=exc.code)
+            log.failed("run.checkpoint_failed", exc, run_id=self._run.fence.run_id)
 
     def release(self) -> None:
         """Show what was held back, unless the run was interrupted."""
@@ -191,7 +191,7 @@ class JournalWriter:
                 self._run.abort()
         except HoldfastError as exc:
             partial.has_changed = partial.has_changed or text is not None
-            log.warning("run.checkpoint_failed", run_id=self._run.fence.run_id, code=exc.code)
+            log.failed("run.checkpoint_failed", exc, run_id=self._run.fence.run_id)
         finally:
             self._writing = None
             if not self._is_settled and self._has_more():

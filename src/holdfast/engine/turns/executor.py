@@ -11,7 +11,13 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.core.compaction.records import expand
-from holdfast.core.errors import HoldfastError, InvalidInput, ParentNotFound, ProviderFailure
+from holdfast.core.errors import (
+    HoldfastError,
+    InvalidInput,
+    ParentNotFound,
+    ProviderFailure,
+    StoreUnavailable,
+)
 from holdfast.core.healing.redaction import plain_code
 from holdfast.core.history.diff import BLANK_ANSWER, SentItem
 from holdfast.core.history.history_hash import extend_hash, in_one_order
@@ -504,7 +510,7 @@ class TurnExecutor:
         try:
             await run.finish(command)
         except HoldfastError as exc:
-            log.warning("run.end_not_committed", run_id=run.fence.run_id, code=exc.code)
+            log.failed("run.end_not_committed", exc, run_id=run.fence.run_id)
             return None
         return command
 
@@ -517,7 +523,12 @@ def _is_clients_mistake(error: HoldfastError) -> bool:
 
 
 def log_failed_turn(error: HoldfastError, **ids: str) -> None:
-    """Log that a turn failed after its heals; a failed attempt alone is not logged here."""
+    """Log that a turn failed after its heals; a failed attempt alone is not logged here.
+
+    An outage of the store is one event, whatever fails by it.
+    """
+    if isinstance(error, StoreUnavailable):
+        return
     code = error.provider_code if isinstance(error, ProviderFailure) else None
     request = current_request.get()
     log.warning(

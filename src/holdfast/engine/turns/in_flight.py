@@ -258,7 +258,7 @@ class RunsInFlight:
         try:
             await self.serve_requests()
         except HoldfastError as exc:
-            log.warning("store.stop_requests_not_read", code=exc.code)
+            log.failed("store.stop_requests_not_read", exc)
 
     async def serve_requests(self) -> None:
         """End the runs of this process that other processes ask to end."""

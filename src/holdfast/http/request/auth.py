@@ -24,6 +24,8 @@ from holdfast.ports.store import ApiKeyReader
 
 REFRESH_SECONDS = 2.0
 """Maximum age of the cached keys, and so the delay until changes elsewhere take effect."""
+REFRESH_WAIT_SECONDS = 3.0
+"""How long a request waits for newer keys than those that are known."""
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 MAX_KNOWN_HOSTS = 64
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
@@ -217,13 +219,17 @@ class Authenticator:
             self._refreshing = asyncio.create_task(self._read_keys(), name="holdfast-api-keys")
         refreshing = self._refreshing
         try:
-            # Shielded: a caller that disconnects must not cancel the read for the others.
-            await asyncio.shield(refreshing)
+            # Known keys do not wait for a store that hangs.
+            async with asyncio.timeout(REFRESH_WAIT_SECONDS if self._is_loaded else None):
+                # Shielded: a caller that disconnects must not cancel the read for the others.
+                await asyncio.shield(refreshing)
+        except TimeoutError:
+            self._fresh_until = time.monotonic() + REFRESH_SECONDS
         except StoreError as exc:
             if not self._is_loaded:
                 raise
             self._fresh_until = time.monotonic() + REFRESH_SECONDS
-            log.warning("store.api_keys_not_read", code=exc.code, reason=exc.message)
+            log.failed("store.api_keys_not_read", exc, reason=exc.message)
         finally:
             if refreshing.done() and self._refreshing is refreshing:
                 self._refreshing = None

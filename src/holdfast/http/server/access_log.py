@@ -25,6 +25,8 @@ _PATH_ID = re.compile(r"(ses|conv|turn)_([0-9A-Za-z]{1,64})")
 """A Holdfast id in a path; anything else that a client writes there is not logged."""
 access_logger = log.logger(EVENT)
 """The logger of requests; nothing is prepared for it while its level is off."""
+STORE_UNAVAILABLE = b'"code":"store_unavailable"'
+"""In the body of an error."""
 
 
 def begin_request(request: Request, new_id: Callable[[str], str]) -> RequestContext:
@@ -50,7 +52,7 @@ def log_request(
 ) -> None:
     """Log one request: at info, or at warning if an operator should see it."""
     status = reply.status
-    is_seen = status in WARNED_STATUSES or status >= 500
+    is_seen = is_warned(status) and not _is_of_outage(reply)
     level = logging.WARNING if is_seen else logging.INFO
     if not access_logger.isEnabledFor(level):
         return
@@ -73,6 +75,11 @@ def log_request(
         fields["client"] = "left"
     present = {name: value for name, value in fields.items() if value is not None}
     access_logger.log(level, EVENT, extra=present)
+
+
+def _is_of_outage(reply: AnyReply) -> bool:
+    """Whether the store could not be used: one event for all requests, and logged as one."""
+    return reply.status == 503 and isinstance(reply, Reply) and STORE_UNAVAILABLE in reply.body
 
 
 def log_websocket_opened(request: Request) -> None:

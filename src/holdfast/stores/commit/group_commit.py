@@ -19,6 +19,7 @@ import msgspec
 from holdfast.core.errors import InvalidInput, StoreClosed, StoreUnavailable
 from holdfast.core.transaction.changes import Decision
 from holdfast.core.transaction.commands import Accept, Command
+from holdfast.stores.commit.availability import Availability
 
 MAX_BATCH = 256
 MAX_DELAY = 0.002
@@ -68,8 +69,9 @@ _Job = tuple[Command[Any], "asyncio.Future[Decision[Any]]"]
 class GroupCommitter:
     """Commit commands that arrive during a transaction together in the next one."""
 
-    def __init__(self, driver: BatchDriver) -> None:
+    def __init__(self, driver: BatchDriver, availability: Availability | None = None) -> None:
         self._driver = driver
+        self._availability = availability or Availability()
         self._commit_then: CommitThen = driver.commit_then or self._commit_in_task
         self._queue: deque[_Job] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -215,6 +217,7 @@ class GroupCommitter:
     ) -> None:
         """Resolve the callers' futures, then commit the commands that arrived meanwhile."""
         self._is_committing = False
+        unavailable: StoreUnavailable | None = None
         if results is None:
             error = error or StoreUnavailable("the store stopped during a commit")
             results = [error] * len(waiting)
@@ -225,12 +228,17 @@ class GroupCommitter:
             commits.seconds += seconds
             commits.commands += count
         for done, result in zip(waiting, results, strict=True):
-            if done.done():
-                continue
             if isinstance(result, BaseException):
-                done.set_exception(result)
-            else:
+                if isinstance(result, StoreUnavailable):
+                    unavailable = result
+                if not done.done():
+                    done.set_exception(result)
+            elif not done.done():
                 done.set_result(result)
+        if unavailable is not None:
+            self._availability.failed(unavailable, began)
+        elif self._availability.is_in_doubt:
+            self._availability.committed()
         if self._is_urgent or self._idle is not None:
             self._drain()
 

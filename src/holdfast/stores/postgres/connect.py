@@ -1,5 +1,6 @@
 """Connections with the settings that durability needs; unsuitable servers are rejected."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,20 @@ from holdfast.stores.postgres.errors import first_line, meaning
 from holdfast.stores.postgres.hosts import connect_to_any
 
 Connection = asyncpg.Connection | PoolConnectionProxy
+
+
+class UncancelledConnection(asyncpg.Connection):
+    """A connection that is dropped where asyncpg would ask the server to cancel a statement.
+
+    A commit that waits for a standby has happened already. If its wait is cancelled, it can be read
+    although no standby has it, and its repeat would be acknowledged.
+    """
+
+    def _cancel_current_command(self, *_: object) -> None:
+        # Not at once: asyncpg is about to answer the caller.
+        asyncio.get_running_loop().call_soon(self.terminate)
+
+
 OLDEST_SERVER = 140000
 CACHED_STATEMENTS = 512
 CLOSE_SECONDS = 2.0
@@ -35,8 +50,10 @@ SERVER_SETTINGS: Mapping[str, str] = {
     "random_page_cost": "0.1",
     "jit": "off",
 }
-ANSWER_SECONDS = 15.0
+ANSWER_SECONDS = 12.0
 """The limit for a server that stopped answering; longer than any statement may take."""
+RETRY_SHARE = 0.25
+"""The part of that time that is tried while the server is known not to answer."""
 
 _OF_ANOTHER_CLIENT = (
     asyncpg.InvalidSQLStatementNameError,
@@ -61,6 +78,12 @@ class Connector:
     settings: Mapping[str, str] = field(default_factory=dict)
     answer_seconds: float = ANSWER_SECONDS
 
+    @property
+    def retry_seconds(self) -> float:
+        """How long one attempt may take while the server is known not to answer."""
+        # Somebody who has to allow for slow connections can use the store again, too.
+        return max(self.answer_seconds * RETRY_SHARE, self.target.patient_seconds)
+
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of asyncpg for one connection."""
         return {
@@ -68,6 +91,7 @@ class Connector:
             "timeout": self.target.connect_seconds,
             "command_timeout": self.answer_seconds,
             "statement_cache_size": CACHED_STATEMENTS,
+            "connection_class": UncancelledConnection,
         }
 
     async def connect(self) -> asyncpg.Connection:

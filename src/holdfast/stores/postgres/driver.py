@@ -14,6 +14,7 @@ from holdfast.core.ids import SessionId
 from holdfast.core.transaction.commands import Command
 from holdfast.ports.clock import Clock
 from holdfast.stores.cache.lane_cache import LaneCache
+from holdfast.stores.commit.availability import Availability
 from holdfast.stores.commit.group_commit import Result
 from holdfast.stores.postgres.batch import carry_out, read_changed, waves, write_from_cache
 from holdfast.stores.postgres.clock import READ_CLOCK, ServerClock
@@ -44,7 +45,7 @@ ResultT = TypeVar("ResultT")
 
 READERS = 8
 SINGLE_TRIES = 10
-SINGLE_SECONDS = 20.0
+SINGLE_SECONDS = 6.0
 """How long the commands of a failed batch are tried one by one; the rest fail as unavailable."""
 CHECKED_BATCHES = 64
 """After a stale lane, so many batches read first which lanes changed: other processes write to the
@@ -52,11 +53,14 @@ same sessions, and a failed write costs more than this read."""
 MIGRATION_LOCK = 0x686F6C64
 MIGRATION_LOCK_SECONDS = 60
 
+END_OF_WAIT = "SyncRepWaitForLSN"
+"""The function of PostgreSQL that warns if a wait for a standby is ended before its time."""
 NUMBERING = (
     "select txid - pg_snapshot_xmin(pg_current_snapshot())::text::bigint, "
     "(select max(txid) from log), pg_current_xact_id()::text::bigint from feed_horizon"
 )
 """How far numbers in the log are ahead of the server's, the last one, and the server's own."""
+NO_ANSWER = "the store cannot be used now: it does not answer"
 BEGIN = "begin isolation level read committed"
 """Not `read write`: a database that was made read-only, as before a failover, stays unchanged."""
 BEGIN_READ = "begin isolation level repeatable read read only"
@@ -79,8 +83,11 @@ class PostgresDriver(SqlDriver):
         self._origin = origin
         self._writer: asyncpg.Connection | None = None
         """The connection for writing, while it is idle."""
+        self.availability = Availability()
         self._lanes = LaneCache()
         self._batches_to_check = 0
+        self._is_unreplicated = False
+        """Whether a commit was reported that ended its wait for a standby."""
         self._readers: asyncpg.Pool | None = None
 
     async def open(self, *, is_read_only: bool = False) -> None:
@@ -118,6 +125,16 @@ class PostgresDriver(SqlDriver):
 
         Those that have to be read for may take a second transaction.
         """
+        if not self.availability.is_out:
+            return await self._commit(commands)
+        try:
+            # Those who met the outage first have waited for long; so have these, behind them.
+            async with asyncio.timeout(self._connector.retry_seconds):
+                return await self._commit(commands)
+        except TimeoutError:
+            return _answers(StoreUnavailable(NO_ANSWER), len(commands))
+
+    async def _commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         try:
             results, rest = await self._write_from_cache(commands)
             if rest:
@@ -151,10 +168,19 @@ class PostgresDriver(SqlDriver):
 
     async def read(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read in one snapshot, on a connection that never waits for the writer."""
+        if not self.availability.is_out:
+            return await self._read_twice(query)
+        try:
+            async with asyncio.timeout(self._connector.retry_seconds):
+                return await self._read_twice(query)
+        except TimeoutError as exc:
+            raise StoreUnavailable(NO_ANSWER) from exc
+
+    async def _read_twice(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         try:
             return await self._read(query)
         except Exception as exc:
-            if meaning(exc) != "gone":
+            if not _is_cut_off(exc):
                 raise explain(exc) from exc
         try:
             # An idle connection may have died: try once on a new one.
@@ -244,6 +270,7 @@ class PostgresDriver(SqlDriver):
             await self._roll_back(connection, exc)
             raise
         self._writer = connection
+        self._check_replicated()
         if server_time is None:
             self._lanes.rollback()
             return False
@@ -310,6 +337,7 @@ class PostgresDriver(SqlDriver):
             await self._roll_back(connection, exc)
             raise
         self._writer = connection
+        self._check_replicated()
         self._tell(results)
         return results
 
@@ -320,9 +348,9 @@ class PostgresDriver(SqlDriver):
             await connection.execute(BEGIN)
         except BaseException as exc:
             self._forget_writer(connection)
-            if meaning(exc) != "gone":
+            if not _is_cut_off(exc):
                 raise
-            connection = await self._connector.connect()
+            connection = await self._connect_writer()
             await connection.execute(BEGIN)
         return connection
 
@@ -333,7 +361,27 @@ class PostgresDriver(SqlDriver):
             return connection
         # Another server may answer now, which need not have what the last one committed.
         self._lanes.clear()
-        return await self._connector.connect()
+        return await self._connect_writer()
+
+    async def _connect_writer(self) -> asyncpg.Connection:
+        connection = await self._connector.connect()
+        connection.add_log_listener(self._on_message)
+        return connection
+
+    def _on_message(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
+        """Note that a commit did not wait for a standby, because somebody ended its wait."""
+        if getattr(message, "server_source_function", None) == END_OF_WAIT:
+            self._is_unreplicated = True
+
+    def _check_replicated(self) -> None:
+        """Raise if the last commit was reported although no standby has it.
+
+        Its repeat locks the same session, which is a commit of its own: that one waits.
+        """
+        if self._is_unreplicated:
+            self._is_unreplicated = False
+            self._lanes.clear()
+            raise StoreUnavailable("the commit was not replicated; its outcome is unknown")
 
     def _forget_writer(self, connection: asyncpg.Connection) -> None:
         """Drop a connection and the lane cache: another server may answer the next one."""
@@ -433,6 +481,11 @@ async def _continue_numbering(connection: asyncpg.Connection) -> None:
         )
 
 
+def _is_cut_off(exc: BaseException) -> bool:
+    """Whether a connection is gone that may have died before; one that hangs may hang again."""
+    return meaning(exc) == "gone" and not isinstance(exc, TimeoutError)
+
+
 def _is_out_of_reach(exc: Exception) -> bool:
     return meaning(exc) == "gone" or isinstance(exc, StoreError)
 
@@ -479,6 +532,7 @@ async def open_postgres(
     listener = NotificationListener(connector, server_clock, origin=origin)
     driver = PostgresDriver(connector, server_clock, listener, origin=origin)
     store = SqlStore(driver, listener)
+    store.availability.patience_seconds = answer_seconds
     try:
         await driver.open(is_read_only=is_read_only)
         announce = None if is_read_only else store.announce

@@ -39,6 +39,8 @@ class PostgresTarget:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of the server in the URL; `dsn` does not have them."""
     connect_seconds: float
+    patient_seconds: float = 0.0
+    """`connect_timeout`, if the URL has it."""
     allows_async_commit: bool
     prefers_standby: bool = False
     """Whether the URL asks for a server that may refuse writes."""
@@ -77,6 +79,7 @@ def read_target(url: str, *, connect_seconds: float = 5.0) -> PostgresTarget:
         shown=f"database {database} at {where}",
         settings=server_settings,
         connect_seconds=connect_seconds,
+        patient_seconds=connect_seconds if "connect_timeout" in dict(settings) else 0.0,
         allows_async_commit=allows_async_commit,
         prefers_standby=kept.get("target_session_attrs") in _STANDBYS,
     )

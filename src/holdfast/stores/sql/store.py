@@ -7,7 +7,13 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from holdfast.core.errors import HoldfastError, SessionLost, SessionNotFound, StoreClosed
+from holdfast.core.errors import (
+    HoldfastError,
+    SessionLost,
+    SessionNotFound,
+    StoreClosed,
+    StoreUnavailable,
+)
 from holdfast.core.history.history_hash import HistoryHashRow
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, WorkerId
 from holdfast.core.model.items import StoredItem
@@ -31,6 +37,7 @@ from holdfast.ports.store import (
     ItemQuery,
     ListedItem,
     Listener,
+    Outage,
     Outline,
     OwnedRun,
     Reader,
@@ -41,6 +48,7 @@ from holdfast.ports.store import (
 )
 from holdfast.stores.cache.context_cache import ContextCache, is_as_stored, size_of
 from holdfast.stores.cache.lineage_cache import LineageCache
+from holdfast.stores.commit.availability import Availability
 from holdfast.stores.commit.group_commit import BatchDriver, GroupCommitter
 from holdfast.stores.sql import export, lookups, queries, record_queries
 from holdfast.stores.sql import statements as sql
@@ -75,6 +83,8 @@ class SqlDriver(BatchDriver, Protocol):
     """Called with items of other processes that a commit has read, and their session then."""
     clock: Clock
     """The clock that commands are decided by; reading it takes no round trip."""
+    availability: Availability = Availability()
+    """What the store knows about failures; set by it."""
 
     @property
     def reconnected_at(self) -> float:
@@ -382,7 +392,9 @@ class SqlStore:
     def __init__(self, driver: SqlDriver, tokens: WorkerTokens) -> None:
         self._driver = driver
         self._tokens = tokens
-        self._committer = GroupCommitter(driver)
+        self.availability = driver.availability = Availability()
+        """Whether the store answers, and since when it does not."""
+        self._committer = GroupCommitter(driver, self.availability)
         self.commits = self._committer.commits
         """Counts of transactions, for metrics."""
         self._listeners: list[Listener] = []
@@ -417,11 +429,20 @@ class SqlStore:
     async def query(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         """Run a read in one snapshot; also used by `holdfast doctor`."""
         self._check_open()
-        return await self._driver.read(query)
+        began = time.monotonic()
+        try:
+            return await self._driver.read(query)
+        except StoreUnavailable as exc:
+            self.availability.failed(exc, began)
+            raise
 
     async def _query_inline(self, query: Callable[[float], Plan[ResultT]]) -> ResultT:
         self._check_open()
-        return await self._driver.read_inline(query)
+        try:
+            return await self._driver.read_inline(query)
+        except StoreUnavailable as exc:
+            self.availability.failed(exc)
+            raise
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -446,6 +467,15 @@ class SqlStore:
                 # command and its bodies alive until the next garbage collection.
                 del decision, outcome
         return outcome
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the store has failed for so long that callers should get its error at once."""
+        return self.availability.is_given_up
+
+    def on_outage(self, listener: Callable[[Outage], None]) -> None:
+        """Call `listener` when an outage begins, and when it is over."""
+        self.availability.on_change = listener
 
     def listen(self, listener: Listener) -> None:
         """Call `listener` for wake-ups and aborts."""

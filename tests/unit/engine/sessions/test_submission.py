@@ -21,6 +21,7 @@ class SilentStore:
 
     def __init__(self, silent: int) -> None:
         self._silent = silent
+        self.is_given_up = False
         self.seen: list[bool] = []
 
     async def submit(self, command: Command[Any]) -> str:
@@ -34,6 +35,14 @@ class SilentStore:
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submission, "FIRST_PAUSE_SECONDS", 0.0001)
+
+
+async def test_in_a_long_outage_nothing_is_tried_again() -> None:
+    store = SilentStore(1)
+    store.is_given_up = True
+    with pytest.raises(StoreUnavailable):
+        await submit(cast(Store, store), COMMAND, tries=4)
+    assert store.seen == [False]
 
 
 @pytest.mark.parametrize("silent", [0, 1, 3])
