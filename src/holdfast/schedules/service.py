@@ -95,12 +95,21 @@ class Scheduler:
         self._tool_names = tool_names
         self._task: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
+        self._must_sync = False
+        """Whether the schedules of the configuration could not be stored yet."""
         self._held_back: dict[str, float] = {}
         """Due times that wait until fewer schedules run, by schedule: they were not missed."""
 
     async def start(self) -> None:
-        """Store the schedules of the configuration, then start running due ones."""
-        await self._sync()
+        """Store the schedules of the configuration, then start running due ones.
+
+        While the store cannot be written, as on a full disk, neither can be done.
+        """
+        try:
+            await self._sync()
+        except StoreUnavailable as exc:
+            log.warning("schedules.not_stored", reason=exc.message)
+            self._must_sync = True
         self._task = asyncio.create_task(self._run(), name="holdfast-schedules")
 
     async def stop(self) -> None:
@@ -116,11 +125,14 @@ class Scheduler:
                 await self._gateway.submit(DeleteSchedule(tenant=row.tenant, name=row.name))
         for settings in self._configured:
             await self._save(Tenant(settings.tenant), settings.spec(), is_from_file=True)
+        self._must_sync = False
 
     async def _run(self) -> None:
         while True:
             self._news.clear()
             try:
+                if self._must_sync:
+                    await self._sync()
                 await self.run_due()
             except HoldfastError as exc:
                 log.failed("schedules.not_run", exc)

@@ -114,17 +114,21 @@ class Worker:
         """Whether what its runs leave open is for other workers, because it is about to stop."""
 
     async def start(self, adopt: Adopt | None = None, chore: Chore | None = None) -> None:
-        """Acquire a lease, recover what dead workers left, then keep doing both."""
+        """Acquire a lease, recover what dead workers left, then keep doing both.
+
+        A store that can only be read, as on a full disk, is read; the lease follows.
+        """
         self._adopt = adopt
         self._chore = chore
         # A failed start has called `stop`, and may be retried.
         self.is_stopping = self.hands_back = False
         self._store.listen(self._registry.notify)
-        await self._store.enlist(self.id, self._settings.lease_seconds)
+        has_lease = await self._enlist_if_writable()
         # Renewed during the first sweep too, which may take longer than a lease.
         self._tasks = [asyncio.create_task(self._keep_lease(), name="holdfast-lease")]
         try:
-            await self.sweep()
+            if has_lease:
+                await self.sweep()
         except BaseException:
             await self.stop()
             raise
@@ -132,6 +136,16 @@ class Worker:
             asyncio.create_task(self._keep_swept(), name="holdfast-sweep"),
             asyncio.create_task(self._watch_other_processes(), name="holdfast-watch"),
         ]
+
+    async def _enlist_if_writable(self) -> bool:
+        """Acquire a lease; return whether there is one, or raise if not even reading works."""
+        try:
+            await self._store.enlist(self.id, self._settings.lease_seconds)
+        except StoreUnavailable as exc:
+            await self._store.workers()
+            log.warning("worker.only_reads", worker=self.id, reason=exc.message)
+            return False
+        return True
 
     async def stop(self) -> None:
         """Stop adopted turns and release the lease: others may take over at once."""
