@@ -56,6 +56,7 @@ def days_left(until: date) -> int:
 ```
 """
 TALKS = {
+    "agent:main:week": [("Plan my week, please.", WEEK)],
     "agent:main:telegram:ada": [
         ("Plan my week, please. I have a report to write.", WEEK),
         ("How many days are left until Friday?", "Four days. The draft needs two of them."),
@@ -67,7 +68,6 @@ TALKS = {
     "agent:coder:grace": [
         ("Why does the nightly job fail?", "It runs before the backup has ended: move it."),
     ],
-    "cron:digest:daily": [("Summarise what happened yesterday.", "Three releases, no incidents.")],
 }  # fmt: skip
 
 
@@ -79,6 +79,7 @@ def fill(gateway: Gateway) -> dict[str, str]:
             model.answers[question] = answer
             gateway.say(key, question)
     ada = gateway.session("agent:main:telegram:ada")["id"]
+    week = gateway.session("agent:main:week")["id"]
     for number in range(4):
         gateway.say("agent:main:telegram:ada", f"And on day {number + 1}?")
     model.forget()
@@ -94,7 +95,7 @@ def fill(gateway: Gateway) -> dict[str, str]:
     return {
         "sessions": "/sessions", "search": "/sessions?q=invoice", "session": f"/sessions/{ada}",
         "timeline": f"/sessions/{ada}/timeline", "forks": f"/sessions/{ada}/generations",
-        "turn": f"/turns/{last['id']}", "chat": f"/chat/{ada}",
+        "turn": f"/turns/{last['id']}", "chat": f"/chat/{week}",
         "compare": f"/compare/{before['id']}/{last['id']}",
         "compare-fork": f"/compare/{ada}/{fork}", "operations": "/operations", "usage": "/usage",
         "keys": "/keys",

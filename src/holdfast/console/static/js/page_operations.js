@@ -137,7 +137,7 @@ class OperationsPage extends PageElement {
     const sorted = [...groups.values()].sort((one, other) => order.indexOf(one[0].severity) - order.indexOf(other[0].severity));
     return html`<ul class="plain-list findings">${sorted.map((group) => html`<li>
       ${badge(group[0].severity)} <strong>${safeText(group[0].code).replaceAll("_", " ")}</strong> ${group.length > 1 ? html`<span class="muted">${number(group.length)} times</span>` : nothing}
-      <p class="muted">${safeText(group[0].meaning)}. ${safeText(group[0].remedy)}.</p>
+      <p class="muted">${sentence(group[0].meaning)} ${sentence(group[0].remedy)}</p>
       <ul>${group.slice(0, SHOWN_OF_KIND).map((finding) => html`<li>${this.linked(finding.detail)}</li>`)}</ul>
       ${group.length > SHOWN_OF_KIND ? html`<details class="fold"><summary>${number(group.length - SHOWN_OF_KIND)} more</summary><ul>${group.slice(SHOWN_OF_KIND, MAX_SHOWN).map((finding) => html`<li>${this.linked(finding.detail)}</li>`)}</ul>
         ${group.length > MAX_SHOWN ? html`<p>All are listed by <code>holdfast doctor</code>.</p>` : nothing}</details>` : nothing}</li>`)}</ul>${this.coverage()}`;
@@ -194,3 +194,8 @@ class OperationsPage extends PageElement {
   }
 }
 customElements.define("hf-operations", OperationsPage);
+
+/** @param {string} text */
+function sentence(text) {
+  return safeText(`${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`);
+}
