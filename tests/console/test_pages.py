@@ -8,8 +8,10 @@ import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.acceptance.gateway_process import running_gateway
 from tests.clients.environments import node_with
 from tests.console.conftest import ARTEFACTS, Gateway, hold, release, show
+from tests.store_urls import sqlite_url
 
 AXE_RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 AXE = {
@@ -406,6 +408,24 @@ def test_every_page_keeps_the_accessibility_rules(
         if broken := violations(page, axe, theme):
             found[name] = broken
     assert found == {}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_sign_in_and_what_a_search_found_keep_the_accessibility_rules(
+    page: Page, gateway: Gateway, story: str, axe: str, tmp_path: Path, theme: str
+) -> None:
+    page.emulate_media(color_scheme=theme)  # type: ignore[arg-type] # one of its literals
+    while not gateway.get("/v1/search", q="Friday")["data"]:
+        pass  # the index follows the log
+    show(page, gateway, "/sessions?q=Friday")
+    expect(page.locator(".hits mark").first).to_be_visible()
+    assert violations(page, axe, theme) == []
+    with running_gateway(sqlite_url(tmp_path)) as process:
+        httpx.post(f"{process.url}/v1/keys", json={"admin": True})
+        page.goto(f"{process.url}/console")
+        expect(page.get_by_role("heading", name="Sign in to Holdfast")).to_be_visible()
+        assert violations(page, axe, theme) == []
+        page.goto("about:blank")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
