@@ -6,10 +6,14 @@ item can change it.
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from holdfast.core.projection.growing_list import Form, SharedPrefix, share
 from holdfast.providers.items.ids import call_id_of
 from holdfast.providers.items.replay import Replay
 
+MAX_EARLIER = 4
+"""How many requests back a history may branch off without being written again."""
 SHORT_PIECE = 4096
 """Shorter pieces are always joined with the next one."""
 
@@ -20,6 +24,15 @@ class _Serialized(Form):
     pieces: tuple[bytes, ...] = ()
     used_ids: frozenset[str] = frozenset()
     call_ids: frozenset[str] = frozenset()
+    earlier: "tuple[_Serialized, ...]" = ()
+    """What it was at the requests before, the last one first. They share most of their bytes."""
+
+    def cut(self, length: int) -> "_Serialized | None":
+        """Return what was written of at most `length` items, for a history that branches off."""
+        for place, state in enumerate((self, *self.earlier)):
+            if state.length <= length:
+                return replace(state, earlier=self.earlier[place:])
+        return None
 
 
 def write_input(replay: Replay, history: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -42,6 +55,12 @@ def write_input(replay: Replay, history: Sequence[bytes]) -> tuple[bytes, ...]:
     if written.is_settled:
         if not serialized.length:
             items.shared.keep_form(serialized)
+        elif serialized.length < items.length:
+            before = _Serialized(
+                replay, serialized.length, serialized.pieces, serialized.used_ids,
+                serialized.call_ids,
+            )  # fmt: skip
+            serialized.earlier = (before, *serialized.earlier[: MAX_EARLIER - 1])
         serialized.pieces, serialized.length = pieces, items.length
         if used_ids:
             serialized.used_ids = frozenset(used_ids)

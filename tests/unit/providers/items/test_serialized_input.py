@@ -30,3 +30,25 @@ def test_a_turn_costs_the_same_at_every_length(is_tool_loop: bool) -> None:
 
         counts.add(own_calls(write))
     assert len(counts) == 1, counts
+
+
+def test_every_branch_of_a_history_writes_only_its_own_items() -> None:
+    """Forks of one session, and answers to the same question, share what was sent before."""
+    counts = set()
+    for length in (10, 100, 1000):
+        steps = [(USER, ANSWER.replace(b"0123456789abcdef", b"%016x" % n)) for n in range(length)]
+        history = share([item for step in steps for item in step])
+        write_input(REPLAY, history.upto(2 * length - 1))
+        for number in range(2):
+            write_input(REPLAY, history.grown([USER, b'{"role":"user","content":"%d"}' % number]))
+        other = history.grown([USER, b'{"role":"user","content":"another"}'])
+        assert other.shared is not history.shared
+
+        def write(other: SharedPrefix[bytes] = other) -> None:
+            assert b'"another"' in write_input(REPLAY, other)[-1]
+
+        counts.add(own_calls(write))
+        assert b"".join(write_input(REPLAY, other)) == b"".join(
+            write_input(REPLAY, share(list(other)))
+        )
+    assert len(counts) == 1, counts
