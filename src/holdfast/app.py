@@ -13,6 +13,7 @@ from holdfast.core.model.reset_policy import NEVER, ResetPolicy
 from holdfast.engine.clock import RandomIds, SystemClock
 from holdfast.engine.logging import log
 from holdfast.engine.maintenance.search_indexer import SearchIndexer
+from holdfast.engine.maintenance.usage_counter import UsageCounter
 from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.sessions.gateway import Gateway, Handler
 from holdfast.engine.sessions.quota import StorageQuota
@@ -410,8 +411,9 @@ def connection_limits(settings: Settings) -> "ConnectionLimits":
 def _start_background(
     gateway: Gateway, settings: Settings, runtimes: SessionRuntimes
 ) -> list[asyncio.Task[None]]:
-    """Start what runs beside the turns: indexing, retention and clean-up, where they are on."""
-    tasks: list[asyncio.Task[None]] = []
+    """Start what runs beside the turns: counting usage, and what is on of the rest."""
+    counter = UsageCounter(gateway)
+    tasks = [asyncio.create_task(counter.run(), name="holdfast-usage")]
     if settings.search.enabled:
         indexer = SearchIndexer(gateway)
         tasks.append(asyncio.create_task(indexer.run(), name="holdfast-search"))

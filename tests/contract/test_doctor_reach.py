@@ -1,21 +1,18 @@
 """How far the doctor looks: at what is new, in slices, and at everything only if it is told to."""
 
 import sqlite3
-from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import asyncpg
 import pytest
 
-from holdfast.core.errors import StoreUnavailable
 from holdfast.doctor.findings import Finding
 from holdfast.doctor.store_checks import Coverage, check_contents
 from holdfast.stores.sql.health_checks import ENTRIES_AT_ONCE
-from holdfast.stores.sql.plan import Plan
 from holdfast.stores.sql.store import SqlStore
 from holdfast.testing.store_client import StoreClient
+from tests.contract.counted_store import CountedStore
 
 ENTRIES, SESSIONS = 60, 20
 """What an ordinary check of these tests reads."""
@@ -29,37 +26,6 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'holdfast.db'}"
     return str(request.getfixturevalue("postgres_url"))
-
-
-class CountedStore:
-    """Counts what is read from a store, and lets reads fail on request."""
-
-    def __init__(self, store: SqlStore) -> None:
-        self._query = store.query
-        self.statements = self.rows = 0
-        self.largest: dict[str, int] = {}
-        """The most rows that a statement returned, by its name."""
-        self.failing = ""
-        store.query = self.query  # type: ignore[method-assign]
-
-    async def query(self, query: Callable[[float], Plan[Any]]) -> Any:
-        """Run a read and count it."""
-        return await self._query(lambda now: self._counted(query(now)))
-
-    def _counted(self, plan: Plan[Any]) -> Generator[Any, Any, Any]:
-        rows: Sequence[Any] | None = None
-        while True:
-            try:
-                ask = plan.send(rows)  # type: ignore[arg-type]
-            except StopIteration as done:
-                return done.value
-            if ask[0].name == self.failing:
-                raise StoreUnavailable("canceling statement due to statement timeout")
-            rows = yield ask
-            self.statements += 1
-            self.rows += len(rows)
-            name = ask[0].name
-            self.largest[name] = max(self.largest.get(name, 0), len(rows))
 
 
 async def examine(store: SqlStore, *, is_deep: bool = False) -> tuple[list[Finding], Coverage]:

@@ -562,4 +562,35 @@ REPLICAS = (
     ),
 )
 
-STORE_FAULTS = (*DURABILITY, *DISK, *FILTERS, *WORKERS, *LOG, *CLOCKS, *REPLICAS)
+USAGE = (
+    Fault(
+        "two followers of the log add up the same turns",
+        f"{STORES}/sql/usage.py",
+        "    if (position or (0, 0)) != command.after:\n",
+        "    if False:\n",
+        ("tests/contract/test_usage.py", CONTRACT),
+    ),
+    Fault(
+        "a turn that was sent again is counted twice",
+        f"{STORES}/sql/usage.py",
+        'if not (body.runs and body.runs[0].id == ""):',
+        "if False:",
+        ("tests/contract/test_usage.py",),
+    ),
+    Fault(
+        "a report lacks what was not added up yet",
+        f"{STORES}/sql/usage.py",
+        "sums.add(used for used in part.sums if first <= used.start < last)",
+        "pass",
+        ("tests/contract/test_usage.py",),
+    ),
+    Fault(
+        "a report that lacks turns is called complete",
+        f"{STORES}/sql/usage.py",
+        "complete_until=part.at",
+        "complete_until=None",
+        ("tests/contract/test_usage.py",),
+    ),
+)
+
+STORE_FAULTS = (*USAGE, *DURABILITY, *DISK, *FILTERS, *WORKERS, *LOG, *CLOCKS, *REPLICAS)

@@ -68,7 +68,7 @@ VERBS: dict[str, type[Command[Any]]] = {
     "dead letter": cmd.DeadLetterUpdate, "count bot turn": cmd.CountBotTurn,
     "forget bot turns": cmd.ForgetBotTurns, "note receiver": cmd.NoteReceiver,
 }  # fmt: skip
-"""The verb of every command but `IndexLog`, which `index` makes of a backlog that was read."""
+"""The verb of every command but those of followers: `index` makes one of what was read."""
 
 OUTCOMES: dict[type, str] = {
     cmd.Started: "started", cmd.Queued: "queued", cmd.Repeated: "repeated", cmd.Ended: "ended",
@@ -334,7 +334,7 @@ def all_commands() -> set[str]:
     """Return the verb of every class of commands."""
     kinds = [each for each in vars(cmd).values() if isinstance(each, type)]
     commands = {each for each in kinds if issubclass(each, Command) and each is not Command}
-    assert set(VERBS.values()) == commands - {cmd.IndexLog}
+    assert set(VERBS.values()) == commands - {cmd.IndexLog, cmd.SumUsage}
     return {*VERBS, "index"}
 
 

@@ -5,6 +5,8 @@ from typing import Literal, Protocol
 import msgspec
 
 from holdfast.core.ids import Key, RunId, SessionId, Tenant, TurnId, WorkerId
+from holdfast.core.model.usage_sums import UsageSum
+from holdfast.core.transaction.commands import SumUsage
 
 Interval = Literal["day", "hour"]
 INTERVAL_SECONDS: dict[Interval, int] = {"day": 86400, "hour": 3600}
@@ -35,34 +37,38 @@ class LaneView(msgspec.Struct, frozen=True):
     since: float | None
 
 
-class UsageRow(msgspec.Struct):
-    """The usage of one model by one tenant in one interval."""
-
-    start: int
-    tenant: str
-    model: str
-    turns: int = 0
-    completed: int = 0
-    failed: int = 0
-    cancelled: int = 0
-    interrupted: int = 0
-    runs: int = 0
-    heals: int = 0
-    input_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_tokens: int = 0
-    latencies_ms: list[int] = []
-    """The durations of completed turns, from start to end, sorted."""
-
-
 class UsageReport(msgspec.Struct, frozen=True):
-    """Usage in a time range; `is_complete` is False if there was too much to count."""
+    """Usage in a time range of whole hours, oldest first."""
 
-    rows: list[UsageRow]
-    is_complete: bool = True
-    next_since: float | None = None
-    """Where the next report continues: every interval before it is complete."""
+    rows: list[UsageSum]
+    since: int
+    until: int
+    complete_until: float | None = None
+    """Until when everything is counted; None if that is now."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything in the range is counted."""
+        return self.complete_until is None or self.complete_until >= self.until
+
+
+class UsageSums(Protocol):
+    """Sums of usage, which a follower of the log adds up."""
+
+    async def read_backlog(self, worker: WorkerId, limit: int) -> SumUsage | None:
+        """Return the command that adds up the next entries, or None if there are none."""
+        ...
+
+    async def backlog(self) -> int:
+        """Return how many positions of the log are not added up yet."""
+        ...
+
+    async def report(self, since: float, until: float, interval: Interval) -> UsageReport:
+        """Return usage by interval, tenant and model.
+
+        Its cost grows with its result. What is not added up yet is counted too, up to a limit.
+        """
+        ...
 
 
 class Reports(Protocol):
@@ -77,8 +83,5 @@ class Reports(Protocol):
         ...
 
     async def usage(self, since: float, until: float, interval: Interval) -> UsageReport:
-        """Return usage by interval, tenant and model, oldest first.
-
-        A report that cannot count everything ends with a complete interval if there is one.
-        """
+        """Return usage by interval, tenant and model."""
         ...

@@ -20,6 +20,7 @@ from holdfast.core.transaction.changes import (
 )
 from holdfast.core.transaction.commands import Command
 from holdfast.ports.outbox import ChannelReader
+from holdfast.ports.reports import UsageSums
 from holdfast.ports.schedules import ScheduleReader
 from holdfast.ports.search import SearchIndex
 
@@ -503,6 +504,11 @@ class Store(Protocol):
     @property
     def search(self) -> SearchIndex:
         """Full-text search."""
+        ...
+
+    @property
+    def usage(self) -> UsageSums:
+        """Sums of usage."""
         ...
 
     async def submit(self, command: Command[OutcomeT]) -> OutcomeT:

@@ -8,7 +8,7 @@ import pytest
 from holdfast.core.errors import InvalidInput
 from holdfast.core.ids import Key, SessionId, Tenant
 from holdfast.core.model.session import Session
-from holdfast.core.transaction.commands import Delete, Hide, IndexLog, Reset
+from holdfast.core.transaction.commands import Delete, Hide, IndexLog, Reset, SumUsage
 from holdfast.ports.search import SearchPage, SearchQuery
 from holdfast.ports.store import SessionQuery
 from holdfast.testing.clock import ManualClock
@@ -34,6 +34,16 @@ async def next_backlog(caller: StoreClient) -> IndexLog:
     async with asyncio.timeout(HELD_BACK_SECONDS):
         while True:
             command = await caller.store.search.read_backlog(caller.worker, BATCH)
+            if command is not None:
+                return command
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def next_usage(caller: StoreClient) -> SumUsage:
+    """Return the command that adds up what the next entries used; see `next_backlog`."""
+    async with asyncio.timeout(HELD_BACK_SECONDS):
+        while True:
+            command = await caller.store.usage.read_backlog(caller.worker, BATCH)
             if command is not None:
                 return command
             await asyncio.sleep(PAUSE_SECONDS)

@@ -105,7 +105,8 @@ async def test_usage_counts_turns_tokens_and_latency_by_model_and_tenant(store_u
         await gateway.respond("one", key="other", model="larger")
         report = await get(gateway, "/v1/usage")
         assert (report["interval"], report["is_complete"]) == ("day", True)
-        assert report["next_from"] is None
+        assert report["from"] % 3600 == report["to"] % 3600 == 0
+        assert report["from"] < report["complete_until"] <= report["to"]
         rows = {row["model"]: row for row in report["data"]}
         assert set(rows) == {"scripted", "larger"}
         used = rows["scripted"]

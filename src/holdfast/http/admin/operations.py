@@ -1,19 +1,19 @@
 """Endpoints about running work and its cost: workers and lanes, usage, doctor's findings."""
 
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import msgspec
 
 from holdfast.core.errors import InvalidInput
+from holdfast.core.model.usage_sums import UsageSum
 from holdfast.http.admin.console import LoadFiles
 from holdfast.http.request.auth import require_admin
 from holdfast.http.request.pagination import read_choice, read_flag
 from holdfast.http.server.types import AnyReply, Request, json_reply
 from holdfast.ports.provider import Upstreams, UpstreamStatus
-from holdfast.ports.reports import INTERVAL_SECONDS, Interval, LaneView, Reports, UsageRow
+from holdfast.ports.reports import INTERVAL_SECONDS, Interval, LaneView, Reports
 
 MAX_LANES = 500
 MAX_INTERVALS = 1000
@@ -90,11 +90,11 @@ class OperationsApi:
         return json_reply(
             {
                 "object": "usage",
-                "from": int(since),
-                "to": int(until),
+                "from": report.since,
+                "to": report.until,
                 "interval": interval,
                 "is_complete": report.is_complete,
-                "next_from": int(report.next_since) if report.next_since is not None else None,
+                "complete_until": int(min(report.complete_until or now, report.until)),
                 "data": [_usage_value(row) for row in report.rows],
             }
         )
@@ -143,20 +143,13 @@ def _upstream_value(status: UpstreamStatus) -> dict[str, Any]:
     return {"object": "upstream", "state": state, **value}
 
 
-def _usage_value(row: UsageRow) -> dict[str, Any]:
+def _usage_value(row: UsageSum) -> dict[str, Any]:
     value: dict[str, Any] = msgspec.to_builtins(row)
-    latencies = value.pop("latencies_ms")
+    del value["latencies"], value["longest_ms"]
     value["latency_ms"] = {
-        "count": len(latencies),
-        "p50": _percentile(latencies, 0.5),
-        "p95": _percentile(latencies, 0.95),
-        "max": latencies[-1] if latencies else None,
+        "count": sum(row.latencies.values()),
+        "p50": row.percentile(0.5),
+        "p95": row.percentile(0.95),
+        "max": row.longest_ms if row.latencies else None,
     }
     return value
-
-
-def _percentile(ordered: Sequence[int], share: float) -> int | None:
-    """Return the smallest of the sorted values that at least this share of them does not exceed."""
-    if not ordered:
-        return None
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]

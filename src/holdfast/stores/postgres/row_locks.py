@@ -106,7 +106,7 @@ def lock_keys(command: Command[Any]) -> list[Name]:
         case cmd.Reset() | cmd.Restore():
             rivals = [Name("session", command.session_id), Name("rival", command.session_id)]
             return [*rivals, *_names_of_repeat(command)]
-        case cmd.Renew() | cmd.ExpireWorker() | cmd.Prune() | cmd.IndexLog():
+        case cmd.Renew() | cmd.ExpireWorker() | cmd.Prune() | cmd.IndexLog() | cmd.SumUsage():
             return [Name("worker", command.worker)]
         case _:
             return list(_names_in_fields(command))

@@ -34,6 +34,7 @@ from holdfast.stores.sql.erasure import erasures, oldest_turn_id, prune, scrubbe
 from holdfast.stores.sql.lookups import add_hidden_ranges
 from holdfast.stores.sql.plan import Ask, Plan, Row, one
 from holdfast.stores.sql.search.follower import index_log
+from holdfast.stores.sql.usage import sum_usage
 
 DELIVERIES_SECONDS = 30 * 60.0
 """How long deliveries of answers are remembered: twice as long as a retry may ask for one."""
@@ -118,6 +119,8 @@ def _plan_other(command: Command[Any], now: float) -> Plan[Planned]:
         return Planned(*(yield from prune(command, now)))
     if isinstance(command, cmd.IndexLog):
         return Planned(*(yield from index_log(command)))
+    if isinstance(command, cmd.SumUsage):
+        return Planned(*(yield from sum_usage(command)))
     assert isinstance(command, cmd.MarkDelivered), command
     return Planned(Decision(None), marks(command, now))
 

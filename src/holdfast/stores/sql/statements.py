@@ -147,10 +147,11 @@ LAST_ENTRY_OF_TURN = (
     + " z join log l on l.session = z.session and l.n = z.n "
 ).replace("e.n) from log e", "e.n) as n from log e", 1)
 """The last entry `l` about a turn, to be selected from."""
-_REQUEST = (
+REQUEST = (
     f"(select f.request from log f where f.turn = {{turn}} and {IS_INDEXED.format(entry='f')} "
     f"and {_TURN_PLACE.format(entry='f')} = 0)"
 )
+"""The request of a turn."""
 IS_LAST_OF_TURN = (
     # Without the offset PostgreSQL may read the whole log into a hash.
     "(not exists (select 1 from log m where m.turn = l.turn and m.n > l.n "
@@ -158,11 +159,12 @@ IS_LAST_OF_TURN = (
     f"where m.session = l.session and m.n = l.n + 1 and m.kind = {ENDED_NEXT} limit 1 offset 0))"
 )
 """Whether the entry `l` is the last one about its turn."""
-_ENTRIES_OF_TURN = (
+ENTRIES_OF_TURN = (
     "from log e join log l on l.session = e.session and l.n between e.n and e.n + 1 "
     f"and (l.n = e.n or l.kind = {ENDED_NEXT}) "
     f"where e.turn = ?1 and {IS_INDEXED.format(entry='e')} "
 )
+"""The entries `l` about a turn, to be selected from."""
 
 # All facts about a lane: its session and the owner's lease, the number of waiting turns and their
 # positions, and the last entry of the turn that has it, with its rows outside the log.
@@ -172,7 +174,7 @@ _LANE = (
     "(select min(q.position) from queue q where q.session = s.no), "
     "(select max(q.position) from queue q where q.session = s.no), "
     "s.id, s.tenant, t.turn, t.body, "
-    f"{_REQUEST.format(turn='a.turn')}, cast(null as {{blob}}), d.step, d.delivered_at, "
+    f"{REQUEST.format(turn='a.turn')}, cast(null as {{blob}}), d.step, d.delivered_at, "
     f"d.retry_claim, p.body from sessions s {_LAST} {_OWNER} "
     f"left join log t on t.session = s.no and t.n = {_LAST_OF_TURN.format(turn='a.turn')} "
     "left join deliveries d on d.turn = a.turn left join partials p on p.run = a.run "
@@ -274,7 +276,7 @@ DROP_PARTIAL = Statement("drop_partial", "delete from partials where run = ?1")
 
 _TURN = (
     "select s.id, s.tenant, l.turn, l.body, "
-    f"{_REQUEST.format(turn='l.turn')}, q.input, d.step, d.delivered_at, d.retry_claim "
+    f"{REQUEST.format(turn='l.turn')}, q.input, d.step, d.delivered_at, d.retry_claim "
     "from log l join sessions s on s.no = l.session left join queue q on q.turn = l.turn "
     "left join deliveries d on d.turn = l.turn "
 )
@@ -313,12 +315,12 @@ TURN_ENTRIES = Statement(
     "turn_entries",
     # Not a join: PostgreSQL might then look for the entries by session only.
     "select (select s.id from sessions s where s.no = e.session), l.body, l.n "
-    + _ENTRIES_OF_TURN
+    + ENTRIES_OF_TURN
     + "order by l.n",
 )
 TURN_ITEMS = Statement(
     "turn_items",
-    "select l.session, l.seq, l.items " + _ENTRIES_OF_TURN + "and l.items is not null order by l.n",
+    "select l.session, l.seq, l.items " + ENTRIES_OF_TURN + "and l.items is not null order by l.n",
 )
 ENTRY_TURN = Statement("entry_turn", "select turn from log where session = ?1 and n = ?2")
 JOINED_TURN = Statement("joined_turn", "select joined from joined_turns where turn = ?1")

@@ -30,6 +30,7 @@ from holdfast.core.transaction.changes import (
 from holdfast.core.transaction.commands import Command, ExpireWorker, Renew
 from holdfast.ports.clock import Clock
 from holdfast.ports.outbox import ChannelReader
+from holdfast.ports.reports import UsageSums
 from holdfast.ports.schedules import ScheduleReader
 from holdfast.ports.search import SearchIndex
 from holdfast.ports.store import (
@@ -60,6 +61,7 @@ from holdfast.stores.sql.schedules import SqlScheduleReader
 from holdfast.stores.sql.schema_info import Risk
 from holdfast.stores.sql.search.activity import sessions_by_activity
 from holdfast.stores.sql.search.index import SqlSearchIndex
+from holdfast.stores.sql.usage import SqlUsage
 from holdfast.stores.sql.worker_locks import WorkerTokens
 
 OutcomeT = TypeVar("OutcomeT")
@@ -415,6 +417,8 @@ class SqlStore:
             self.query, self._query_inline, is_staged=driver.sorts_matches
         )
         """Full-text search."""
+        self.usage: UsageSums = SqlUsage(self.query, self._query_inline)
+        """Sums of usage."""
         self._is_closed = False
 
     @property

@@ -16,7 +16,7 @@ from holdfast.core.model.session import ProviderState, Usage
 from holdfast.core.transaction import commands as cmd
 from holdfast.core.transaction.commands import Command, JournalEntry, StoredCompletion
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.search_contract import next_backlog
+from holdfast.testing.search_contract import next_backlog, next_usage
 from holdfast.testing.store_client import LEASE_SECONDS, StoreClient, answered, said
 from holdfast.testing.store_contract.channels.commands import (
     CHANNEL_PREPARATIONS,
@@ -303,6 +303,11 @@ async def _prune(caller: StoreClient, _: ManualClock) -> Command[Any]:
 async def _index_log(caller: StoreClient, _: ManualClock) -> Command[Any]:
     await caller.converse("a", "b", key="k")
     return await next_backlog(caller)
+
+
+async def _sum_usage(caller: StoreClient, _: ManualClock) -> Command[Any]:
+    await caller.converse("a", "b", key="k")
+    return await next_usage(caller)
 
 
 async def _renew(caller: StoreClient, _: ManualClock) -> Command[Any]:

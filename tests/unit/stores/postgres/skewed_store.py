@@ -104,6 +104,9 @@ insert into receivers select 'c' || n, 'k', 0, null, null, '', 0, null, null
   from generate_series(1, 300) n;
 insert into search_items select pos, pos, 0,
   ('common:1 word' || pos || ':2')::tsvector from log where session > 1;
+insert into usage_sums
+  select 3600, 3600 * n, 'big', 'm' || m, 1, 1, 0, 0, 0, 1, 0, 1, 1, 1, 1, 1, ''
+  from generate_series(0, 500) n, generate_series(1, 5) m;
 insert into search_blocks select n, n, n from generate_series(1, 5) n;
 """
 """What the store becomes."""
@@ -193,6 +196,12 @@ _VIEWS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "sessions_of_key_prefix": lambda n: (
         "big", f"k{n * 100 + 101}", f"k{n * 100 + 103}", n % 2, 5,
     ),
+    "earlier_end": lambda n: (f"turn_1_{n * 100 + 1}", 10**6),
+    "save_usage": lambda n: (3600, 3600 * n, "big", f"m{n}", *[1] * 12, b""),
+    "usage_backlog": lambda n: (0, 500 * n, 5),
+    "usage_between": lambda n: (3600, 3600 * n, 3600 * n + 7200),
+    "usage_of_tenant": lambda n: (3600, 3600 * n, "big"),
+    "usage_tail": lambda n: (0, 500 * n, 5),
     "start_cursor": lambda n: (f"new{n}", 0, 0),
 }  # fmt: skip
 
@@ -348,8 +357,6 @@ PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "erase_completions": lambda n: (f"ses_{2500 + n}",),
     "erase_history_hashes": lambda n: (f"ses_{2500 + n}",),
     "erase_item_places": lambda n: (f"ses_{2500 + n}",),
-    "report_last_pos": lambda n: (),
-    "report_at_pos": lambda n: (1000 * n,),
     "schedule_by_id": lambda n: (f"sch{n + 1}",),
     "schedule_by_name": lambda n: ("big", f"n{n + 1}"),
     "schedules_upwards": lambda n: ("big", "", n + 1),
@@ -359,7 +366,6 @@ PARAMETERS: dict[str, Callable[[int], tuple[Any, ...]]] = {
     "predecessor": lambda n: ("c", f"next{n + 1}"),
     "last_record": lambda n: (f"ses_{n + 1}",),
     "recent_entries": lambda n: (1000 * (n + 1), 5),
-    "report_ends": lambda n: (3_100 + 100 * n, 1e18, 5),
     **_CHANNELS,
     **_CHECKS,
     **_SCHEDULES,

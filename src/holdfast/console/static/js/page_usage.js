@@ -3,10 +3,9 @@
 import { html } from "../vendor/lit.js";
 import { ApiError, get } from "./api.js";
 import { barChart } from "./charts.js";
-import { compactNumber, duration, number, safeText } from "./format.js";
+import { compactNumber, dateTime, duration, number, safeText } from "./format.js";
 import { empty, errorState, loading, PageElement } from "./ui.js";
 
-const MAX_REPORTS = 50;
 /** @type {[string, string, number][]} */
 const RANGES = [["24 hours", "hour", 1], ["7 days", "day", 7], ["30 days", "day", 30], ["90 days", "day", 90]];
 
@@ -30,13 +29,6 @@ class UsagePage extends PageElement {
     const to = Math.floor(Date.now() / 1000) + 1;
     return this.attempt(async () => {
       const report = await get("/v1/usage", { from: to - days * 86_400, to, interval });
-      // A report counts so many entries at most, and says where the next one goes on.
-      for (let read = 1; report.next_from !== null && read < MAX_REPORTS; read += 1) {
-        const next = await get("/v1/usage", { from: report.next_from, to, interval });
-        report.data.push(...next.data);
-        report.next_from = next.next_from;
-        report.is_complete = next.is_complete;
-      }
       if (range === this.range) this.report = report;
     });
   }
@@ -72,7 +64,7 @@ class UsagePage extends PageElement {
     const worst = (/** @type {any[]} */ rows, /** @type {string} */ name) => Math.max(0, ...rows.map((row) => row.latency_ms[name] ?? 0));
     const tenants = [...new Set(this.report.data.map((/** @type {any} */ row) => row.tenant))];
     return html`
-      ${this.report.is_complete ? "" : html`<p class="state">There is more than could be counted: some turns of the newest interval are missing. Choose a shorter range.</p>`}
+      ${this.report.is_complete ? "" : html`<p class="state">Turns are still being counted. Complete until ${dateTime(this.report.complete_until)}.</p>`}
       ${tenants.length > 1 ? html`<label class="field"><span>Tenant</span><select @change=${(/** @type {any} */ event) => { this.tenant = event.target.value; this.requestUpdate(); }}>
         <option value="">All tenants</option>${tenants.map((tenant) => html`<option value=${tenant}>${safeText(tenant)}</option>`)}</select></label>` : ""}
       <div class="columns">

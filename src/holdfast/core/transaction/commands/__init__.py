@@ -90,4 +90,5 @@ from holdfast.core.transaction.commands.workers import (
     Recovered,
     RemovedItems,
     Renew,
+    SumUsage,
 )

@@ -1,9 +1,10 @@
-"""Commands of workers: renew a lease, expire a dead worker, recover what it left, index the log."""
+"""Commands of workers: renew a lease, expire a dead worker, recover its work, follow the log."""
 
 import msgspec
 
 from holdfast.core.ids import RunId, SessionId, Tenant, TurnId, WorkerId
 from holdfast.core.model.session import Session
+from holdfast.core.model.usage_sums import UsageSum
 from holdfast.core.transaction.commands.command import Command, LaneLimits
 
 
@@ -90,5 +91,20 @@ class IndexLog(Command[bool], frozen=True, kw_only=True):
     removed: tuple[RemovedItems, ...] = ()
     deleted: tuple[int, ...] = ()
     """Sessions that were deleted, by their numbers in the log."""
+    has_more: bool = False
+    """Whether the batch was full, so that more entries may follow at once."""
+
+
+class SumUsage(Command[bool], frozen=True, kw_only=True):
+    """Add what the entries between two positions used; return whether this command added it.
+
+    False if another follower was first: the caller reads the position again.
+    """
+
+    worker: WorkerId
+    after: LogPosition
+    upto: LogPosition
+    sums: tuple[UsageSum, ...] = ()
+    """By hour, tenant and model."""
     has_more: bool = False
     """Whether the batch was full, so that more entries may follow at once."""
