@@ -1,6 +1,6 @@
-"""Print the calls of one keyed turn.
+"""Print the calls of one keyed turn, or what turns cost in the shapes that clients send.
 
-`python -m benchmarks.counting [chat|responses] [first|queued]`
+`python -m benchmarks.counting [chat|responses] [first|queued]`, `… shapes`
 """
 
 import sys
@@ -8,12 +8,16 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.counting.profiled import queued_turn_functions, turn_functions
+from benchmarks.counting.shapes import shape_costs, table
 
 
 def main() -> None:
     """Print the functions of a turn (known, the first of its key, or queued), most calls first."""
     api = sys.argv[1] if len(sys.argv) > 1 else "chat"
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as folder:
+        if api == "shapes":
+            print("\n".join(table(shape_costs(Path(folder)))))
+            return
         if "queued" in sys.argv[2:]:
             functions = queued_turn_functions(Path(folder), api)
         else:

@@ -33,6 +33,8 @@ class Counts(msgspec.Struct, frozen=True):
     """SQL statements."""
     steps: float
     """Tens of instructions of SQLite's virtual machine; scans show here."""
+    package_changes: float
+    """How often a call was in another package than the call before it."""
 
     def minus(self, other: "Counts") -> "Counts":
         """Return the difference."""

@@ -36,8 +36,11 @@ class Counters:
     def __init__(self, package: str) -> None:
         self._package = package
         self._is_own: dict[CodeType, bool] = {}
+        self._folders: dict[CodeType, str] = {}
+        self._folder = ""
         self.functions: Counter[CodeType] = Counter()
         self.calls = 0
+        self.package_changes = 0
         self.lines = 0
         self.statements = 0
         self.steps = 0
@@ -47,6 +50,11 @@ class Counters:
         if event == "call" and self._owns(frame.f_code):
             self.calls += 1
             self.functions[frame.f_code] += 1
+            folder = self._folders.get(frame.f_code)
+            if folder is None:
+                folder = self._folders[frame.f_code] = os.path.dirname(frame.f_code.co_filename)
+            self.package_changes += folder != self._folder
+            self._folder = folder
 
     def trace(self, frame: FrameType, _event: str, _: Any) -> Any:
         """Count the lines of functions in our packages: loops without calls count as well."""
@@ -79,7 +87,7 @@ class Counters:
         """Return the counters."""
         return {
             "calls": self.calls, "lines": self.lines, "statements": self.statements,
-            "steps": self.steps,
+            "steps": self.steps, "package_changes": self.package_changes,
         }  # fmt: skip
 
     def by_function(self) -> dict[str, int]:

@@ -25,6 +25,13 @@ LIMITS: dict[str, Limit] = {
     # The goal is 1.5 times that of a turn on an idle lane.
     "calls per queued turn, chat": Limit(167, 195),
     "calls per queued turn, responses": Limit(181, 195),
+    # Of turns as clients send them, over a Chat upstream.
+    "calls per turn: keyed Chat, one user text": Limit(131, 138),
+    "calls per turn: + system message and temperature": Limit(178, 175),
+    "calls per turn: + Idempotency-Key": Limit(245, 175),
+    "calls per turn: whole history": Limit(273, 240),
+    "calls per turn: whole history + system + tools": Limit(318, 260),
+    "calls per turn: streamed Responses, 6 words": Limit(301, 301),
     "calls per streamed chunk, chat": Limit(11, 10),
     "calls per streamed chunk, responses": Limit(11, 10),
     # Beside those of its chunks: of the whole turn, from one API to another.

@@ -6,6 +6,7 @@ import pytest
 from benchmarks.counting.appends import calls_per_append
 from benchmarks.counting.histories import history_counts
 from benchmarks.counting.profiled import queued_turn_counts, stream_calls, turn_counts
+from benchmarks.counting.shapes import shape_costs
 
 from tests.counts.limits import LIMITS
 
@@ -38,6 +39,13 @@ def test_a_turn_that_waits_for_its_lane_needs_no_more_calls_than_its_limit(
     counts = queued_turn_counts(tmp_path, kind, is_same=is_same)
     assert counts.statements > 0
     assert 0 < counts.calls <= LIMITS[f"calls per queued turn, {kind}"].limit
+
+
+def test_turns_as_clients_send_them_need_no_more_calls_than_their_limits(tmp_path: Path) -> None:
+    costs = shape_costs(tmp_path)
+    assert all(cost.calls > cost.package_changes > cost.modules > 0 for cost in costs.values())
+    limits = {name: LIMITS[f"calls per turn: {name}"].limit for name in costs}
+    assert {name: cost.calls for name, cost in costs.items() if cost.calls > limits[name]} == {}
 
 
 @pytest.mark.parametrize("client", KINDS)
