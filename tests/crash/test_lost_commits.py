@@ -131,6 +131,21 @@ async def test_a_turn_that_was_lost_under_its_client_can_be_sent_again(
         assert await gateway.log("new") == ["hi", "re:hi"]
 
 
+async def test_a_model_is_shown_what_the_database_has_and_not_what_it_lost(
+    url: str, standby: LaggingStandby
+) -> None:
+    model = ScriptedModel()
+    async with asyncio.timeout(SECONDS), open_gateway(model, store_url=url) as gateway:
+        await ask(gateway, "k")
+        await standby.stop_following()
+        await insist(lambda: gateway.chat(user("lost"), "k"))
+        await standby.take_over()
+        async with open_gateway(store_url=url) as other:
+            await insist(lambda: other.chat(user("other"), "k"))
+        await insist(lambda: gateway.chat(user("next"), "k"))
+        assert model.shown[-1] == ["hi", "re:hi", "other", "re:other", "next"]
+
+
 async def test_a_lost_session_is_not_an_unknown_one(
     url: str, standby: LaggingStandby, monkeypatch: pytest.MonkeyPatch
 ) -> None:

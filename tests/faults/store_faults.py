@@ -62,6 +62,13 @@ DURABILITY = (
         ("tests/crash/test_replicated_commits.py",),
     ),
     Fault(
+        "contexts of another server are kept, which this one may not have",
+        f"{STORES}/sql/store.py",
+        "        known = self._contexts.clear()\n",
+        "        known: dict[SessionId, int] = {}\n",
+        ("tests/crash/test_lost_commits.py",),
+    ),
+    Fault(
         "a session that the database lost counts as unknown",
         f"{STORES}/sql/store.py",
         "            if row is None:\n                raise SessionLost(name)\n",

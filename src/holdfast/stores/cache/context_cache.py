@@ -209,11 +209,14 @@ class ContextCache:
         if entry is not None:
             self.held_bytes -= entry.size
 
-    def clear(self) -> None:
-        """Forget everything."""
+    def clear(self) -> dict[SessionId, int]:
+        """Forget everything; return the last item of each context, the oldest context first."""
+        known = {name: entry.head_seq for name, entry in self._entries.items()}
         self._entries.clear()
         self.large.clear()
+        self.readings.clear()
         self.held_bytes = 0
+        return known
 
     def _begin(self, session: Session) -> None:
         """Cache a session that was created here: empty, or a fork of a cached context."""
@@ -314,6 +317,10 @@ class TranscriptCache:
         if len(listed) * 2 <= self._max_bytes:
             reading = CachedTranscript(session.record_no, session.head_seq, listed)
             self._readings.put(session.id, reading, len(listed))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._readings = SizedLru(self._max_bytes)
 
     def drop(self, session_id: SessionId) -> None:
         """Remove a session's transcript."""

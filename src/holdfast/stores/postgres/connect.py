@@ -1,7 +1,7 @@
 """Connections with the settings that durability needs; unsuitable servers are rejected."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,11 +63,30 @@ _OF_ANOTHER_CLIENT = (
 
 PREPARE = (
     "select current_setting('server_version_num')::int, current_setting('synchronous_commit'), "
-    "current_setting('server_version'), made.settings "
+    "current_setting('server_version'), pg_postmaster_start_time(), made.settings "
     "from (select count(set_config(name, value, false)) as settings "
     "from unnest($1::text[], $2::text[]) as wanted(name, value)) as made"
 )
 """Make the settings, then read what decides whether the server is suitable, in one statement."""
+
+
+class ServerWatch:
+    """Notices that another server answers, or the same one after a restart.
+
+    A server that was restarted or promoted may lack what the one before has acknowledged. Every new
+    connection asks, before anything is read on it.
+    """
+
+    def __init__(self) -> None:
+        self.on_new_server: Callable[[], None] = lambda: None
+        self._started: object = None
+
+    def observe(self, started: object) -> None:
+        """Note when the server of a new connection was started."""
+        is_new = self._started is not None and started != self._started
+        self._started = started
+        if is_new:
+            self.on_new_server()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +96,7 @@ class Connector:
     target: PostgresTarget
     settings: Mapping[str, str] = field(default_factory=dict)
     answer_seconds: float = ANSWER_SECONDS
+    watch: ServerWatch = field(default_factory=ServerWatch)
 
     @property
     def retry_seconds(self) -> float:
@@ -118,7 +138,7 @@ class Connector:
         They are not startup parameters, because poolers refuse those that they do not know.
         """
         wanted = {**SERVER_SETTINGS, **self.settings, **self.target.settings}
-        ((number, synchronous_commit, version, _),) = await connection.fetch(
+        ((number, synchronous_commit, version, started, _),) = await connection.fetch(
             PREPARE, list(wanted), list(wanted.values())
         )
         if number < OLDEST_SERVER:
@@ -128,6 +148,7 @@ class Connector:
                 f"{self.target.shown} has synchronous_commit = off and would lose acknowledged "
                 f"turns in a crash; turn it on, or accept that with ?{ALLOW_ASYNC_COMMIT}=true"
             )
+        self.watch.observe(started)
 
     def explain(self, exc: Exception) -> Exception:
         """Return the error for a failed connection; a wrong name or password is not retried."""

@@ -533,6 +533,7 @@ async def open_postgres(
     driver = PostgresDriver(connector, server_clock, listener, origin=origin)
     store = SqlStore(driver, listener)
     store.availability.patience_seconds = answer_seconds
+    connector.watch.on_new_server = store.doubt_history
     try:
         await driver.open(is_read_only=is_read_only)
         announce = None if is_read_only else store.announce

@@ -130,12 +130,26 @@ LOST_SECONDS = 600.0
 Later it counts as unknown."""
 
 
+LOST_NAMES = 10_000
+"""How many sessions are remembered from before a reconnection."""
+
+
 class LostSessions:
     """Finds sessions that a database lacks since it was reached again."""
 
     def __init__(self, driver: SqlDriver, contexts: ContextCache) -> None:
         self._driver = driver
         self._contexts = contexts
+        self._before: dict[SessionId, int] = {}
+        """The sessions known before another server answered, and their last items."""
+
+    def doubt(self) -> None:
+        """Forget the contexts: items of the same numbers may be others from now on."""
+        large = list(self._contexts.large)
+        known = self._contexts.clear()
+        self._before |= dict.fromkeys(large, 0) | known
+        for name in list(self._before)[:-LOST_NAMES]:
+            del self._before[name]
 
     async def check(self, session_id: object) -> None:
         """Raise `SessionLost` if this process has seen a session whose row is missing now.
@@ -145,7 +159,7 @@ class LostSessions:
         if time.monotonic() - self._driver.reconnected_at > LOST_SECONDS:
             return
         name = SessionId(str(session_id))
-        if self._contexts.knows(name):
+        if name in self._before or self._contexts.knows(name):
             row = await self._driver.read(lambda _: lookups.find_session(name))
             if row is None:
                 raise SessionLost(name)
@@ -471,6 +485,10 @@ class SqlStore:
                 # command and its bodies alive until the next garbage collection.
                 del decision, outcome
         return outcome
+
+    def doubt_history(self) -> None:
+        """Another server answers: do not take for granted that it has what the last one had."""
+        self._lost.doubt()
 
     @property
     def is_given_up(self) -> bool:
