@@ -407,6 +407,7 @@ class PostgresStores:
             await self._cleaner.close()
 
 
+_ALL_VISIBLE = "select coalesce(max(txid), 0) < (select txid from feed_horizon) from log"
 _EMPTY = """
 set session_replication_role = replica;
 do $$
@@ -526,12 +527,26 @@ class PlayedStore:
         elif verb == "dismiss":
             await store.dismiss(WorkerId(step["worker"]))
         elif verb == "read backlog":
+            await self._until_entries_are_visible()
             backlog = await store.search.read_backlog(WorkerId(step["worker"]), step["limit"])
             assert backlog is not None, "nothing is left to index"
             self._backlogs[step["as"]] = backlog
         else:
             return self._told(step, await _outcome(store, self._backlogs[step["backlog"]]))
         return None
+
+    async def _until_entries_are_visible(self) -> None:
+        """Wait until followers see all entries: on PostgreSQL any open transaction hides some."""
+        if not self.url.startswith("postgresql:"):
+            return
+        connection = await asyncpg.connect(self.url)
+        try:
+            while True:
+                if await connection.fetchval(_ALL_VISIBLE):
+                    return
+                await asyncio.sleep(0.01)
+        finally:
+            await connection.close()
 
     # ── outcomes ────────────────────────────────────────────────────────────────────────────
 
