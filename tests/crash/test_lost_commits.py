@@ -146,6 +146,34 @@ async def test_a_model_is_shown_what_the_database_has_and_not_what_it_lost(
         assert model.shown[-1] == ["hi", "re:hi", "other", "re:other", "next"]
 
 
+async def test_what_was_lost_is_logged_by_session(
+    url: str, standby: LaggingStandby, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(SECONDS), open_gateway(store_url=url) as gateway:
+        await ask(gateway, "kept")
+        await standby.stop_following()
+        longer = await insist(lambda: gateway.chat(user("more"), "kept"))
+        gone = await ask(gateway, "gone")
+        await standby.take_over()
+        await insist(lambda: gateway.chat(user("again"), "probe"))
+
+        def logged(event: str) -> list[dict[str, object]]:
+            return [vars(record) for record in caplog.records if record.getMessage() == event]
+
+        while not logged("store.history_lost"):  # noqa: ASYNC110 - of the log
+            await asyncio.sleep(0.05)
+    (total,) = logged("store.history_lost")
+    assert (total["sessions"], total["items"]) == (2, 4)
+    lost = {
+        one["session_id"]: (one["known_items"], one["found_items"])
+        for one in logged("session.history_lost")
+    }
+    assert lost == {
+        longer.headers["X-Session-Id"]: (4, 2),
+        gone.headers["X-Session-Id"]: (2, 0),
+    }
+
+
 async def test_a_lost_session_is_not_an_unknown_one(
     url: str, standby: LaggingStandby, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,6 +186,9 @@ class PrometheusMeter(Meter):
         self._tools = _Histogram(
             "holdfast_tool_seconds", "Duration of tool calls.", TURN_SECONDS, ("tool", "outcome")
         )
+        self._lost = _Counter(
+            "holdfast_sessions_lost", "Sessions whose history a failover has shortened."
+        )
         self._recovered = _Counter(
             "holdfast_sessions_recovered", "Sessions recovered after a lease was lost."
         )
@@ -413,6 +416,10 @@ class PrometheusMeter(Meter):
         if len(self._tools.unsorted) > MAX_UNSORTED:
             self._sort()
 
+    def history_lost(self, sessions: int) -> None:
+        """Count sessions whose history the database lacks."""
+        self._lost.counts[()] += sessions
+
     def recovered(self, sessions: int) -> None:
         """Count recovered sessions."""
         self._recovered.counts[()] += sessions
@@ -432,7 +439,7 @@ class PrometheusMeter(Meter):
         metrics: tuple[_Counter | _Histogram | _Gauge | _ReadHistogram, ...] = (
             self._accepted, self._ended, self._turns, self._turn_seconds, self._first_token,
             self._tokens, self._lane_wait, self._healed, self._compacted, self._upstream,
-            self._tools, self._recovered, self._requests,
+            self._tools, self._recovered, self._lost, self._requests,
             self._received, self._sends, self._inbox_lag, *self._read,
         )  # fmt: skip
         return [metric.collect() for metric in metrics]

@@ -57,6 +57,9 @@ class Meter:
     def channel_sent(self, channel: str, outcome: str) -> None:
         """Count an attempt to send a message of the outbox."""
 
+    def history_lost(self, sessions: int) -> None:
+        """Count sessions whose history the database lacks since another server answers."""
+
     def recovered(self, sessions: int) -> None:
         """Count sessions that were recovered after a worker died."""
 

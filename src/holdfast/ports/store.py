@@ -39,6 +39,14 @@ class Outage(msgspec.Struct, frozen=True):
     """How long it lasted; None if it has just begun."""
 
 
+class LostHistory(msgspec.Struct, frozen=True):
+    """A session whose end, or all of it, the database lacks: it was acknowledged before."""
+
+    session_id: SessionId
+    known_items: int
+    found_items: int
+
+
 class SessionView(msgspec.Struct, frozen=True):
     """A session as clients see it: `status` is the current one, from the lane."""
 
@@ -521,6 +529,13 @@ class Store(Protocol):
 
     async def check_room(self) -> None:
         """Raise `StoreUnavailable` if the disk is known to have no room for a turn."""
+        ...
+
+    async def lost_history(self) -> list[LostHistory]:
+        """Return what the database lacks of what this process had read or written; once.
+
+        That happens if another server answers, such as a standby that was promoted.
+        """
         ...
 
     @property

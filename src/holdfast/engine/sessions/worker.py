@@ -23,6 +23,8 @@ from holdfast.ports.store import Store, WorkerState
 RECOVERY_BATCH = 500
 ORPHANS_AT_ONCE = 20_000
 """How many orphans one query fetches. Each query's cost grows with all orphans, so use few."""
+LOGGED_SESSIONS = 10
+"""How many sessions that lost history have a line of their own in the log."""
 LOGGED_NAMES = 20
 """How many names of runs and turns one line of the log has."""
 DEAD_WORKER_POLL_SECONDS = 0.5
@@ -162,6 +164,7 @@ class Worker:
         """Recover the sessions of dead workers; return how many there were."""
         # A worker is removed only after its sessions are recovered: if this process dies in
         # between, the next sweep still finds them by their owner.
+        await self._report_lost_history()
         expired = await self._expire_dead_workers()
         recovered = await self._recover_all()
         for worker in expired:
@@ -170,6 +173,22 @@ class Worker:
             await self._recover_unclaimed()
             await self._adopt_turns()
         return recovered
+
+    async def _report_lost_history(self) -> None:
+        """Log by session what a failover has lost; the sessions go on from what is there."""
+        lost = await self._store.lost_history()
+        if not lost:
+            return
+        self._meter.history_lost(len(lost))
+        items = sum(one.known_items - one.found_items for one in lost)
+        log.error("store.history_lost", sessions=len(lost), items=items)
+        for one in lost[-LOGGED_SESSIONS:]:
+            log.error(
+                "session.history_lost",
+                session_id=one.session_id,
+                known_items=one.known_items,
+                found_items=one.found_items,
+            )
 
     async def _expire_dead_workers(self) -> list[WorkerId]:
         """End the leases of dead workers; one that renewed its lease since then is alive."""

@@ -38,6 +38,7 @@ from holdfast.ports.store import (
     ItemQuery,
     ListedItem,
     Listener,
+    LostHistory,
     Outage,
     Outline,
     OwnedRun,
@@ -132,16 +133,19 @@ Later it counts as unknown."""
 
 LOST_NAMES = 10_000
 """How many sessions are remembered from before a reconnection."""
+LOST_CHECKED = 500
+"""How many of them, the last used ones, are compared with the database."""
 
 
 class LostSessions:
-    """Finds sessions that a database lacks since it was reached again."""
+    """Finds sessions, and ends of them, that a database lacks since it was reached again."""
 
     def __init__(self, driver: SqlDriver, contexts: ContextCache) -> None:
         self._driver = driver
         self._contexts = contexts
         self._before: dict[SessionId, int] = {}
         """The sessions known before another server answered, and their last items."""
+        self._is_unchecked = False
 
     def doubt(self) -> None:
         """Forget the contexts: items of the same numbers may be others from now on."""
@@ -150,6 +154,26 @@ class LostSessions:
         self._before |= dict.fromkeys(large, 0) | known
         for name in list(self._before)[:-LOST_NAMES]:
             del self._before[name]
+        self._is_unchecked = True
+
+    async def find(self) -> list[LostHistory]:
+        """Return what the database lacks of the sessions that were used last; once."""
+        if not self._is_unchecked:
+            return []
+        known = dict(list(self._before.items())[-LOST_CHECKED:])
+
+        def compare(_: float) -> Plan[list[LostHistory]]:
+            lost = []
+            for name, known_items in known.items():
+                session = yield from lookups.find_session(name)
+                found_items = session.head_seq if session is not None else 0
+                if session is None or found_items < known_items:
+                    lost.append(LostHistory(name, known_items, found_items))
+            return lost
+
+        lost = await self._driver.read(compare)
+        self._is_unchecked = False
+        return lost
 
     async def check(self, session_id: object) -> None:
         """Raise `SessionLost` if this process has seen a session whose row is missing now.
@@ -489,6 +513,10 @@ class SqlStore:
     def doubt_history(self) -> None:
         """Another server answers: do not take for granted that it has what the last one had."""
         self._lost.doubt()
+
+    async def lost_history(self) -> list[LostHistory]:
+        """Return what the database lacks of the sessions used last, if another server answers."""
+        return await self._lost.find()
 
     @property
     def is_given_up(self) -> bool:
