@@ -147,6 +147,7 @@ def _answer(listener: socket.socket, counters: Counters) -> None:
 def _keep_quiet() -> None:
     """Make all short commits at once, and do nothing at regular times."""
     from holdfast.channels import delivery
+    from holdfast.engine.maintenance import usage_counter
     from holdfast.engine.sessions import worker
     from holdfast.engine.streaming import journal_writer
     from holdfast.http.request import auth
@@ -163,6 +164,7 @@ def _keep_quiet() -> None:
     setattr(group_commit, "MAX_DELAY", NEVER_SECONDS)  # noqa: B010
     setattr(journal_writer, "CHECKPOINT_SECONDS", NEVER_SECONDS)  # noqa: B010
     setattr(worker, "DEAD_WORKER_POLL_SECONDS", NEVER_SECONDS)  # noqa: B010
+    setattr(usage_counter, "POLL_SECONDS", NEVER_SECONDS)  # noqa: B010
     setattr(auth, "REFRESH_SECONDS", NEVER_SECONDS)  # noqa: B010
     setattr(delivery, "IDLE_SECONDS", NEVER_SECONDS)  # noqa: B010
     setattr(schedules, "IDLE_SECONDS", NEVER_SECONDS)  # noqa: B010

@@ -34,7 +34,8 @@ def test_every_command_uses_the_gateway_and_store_of_the_configuration(
     flag = () if by_variable else ("--config", str(config))
     store = f"used store sqlite:///{tmp_path / 'own.db'}"
     created = in_pipe("keys", "create", "--json", *flag, env=env)
-    assert (created.code, created.err) == (0, f"holdfast: {store}\n")
+    new = f"holdfast: {tmp_path / 'own.db'} is a new store\n"
+    assert (created.code, created.err) == (0, f"{new}holdfast: {store}\n")
     key = json.loads(created.out)["key"]
     assert (tmp_path / "own.db").exists()
     port = port_of(config)

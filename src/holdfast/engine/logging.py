@@ -17,7 +17,7 @@ ROOT = "holdfast"
 MAX_REASON = 300
 LOG_AREAS = (
     "request", "upstream", "agent", "turn", "run", "session", "conversation", "tool", "mcp",
-    "channel", "outbox", "webhooks", "schedules", "search", "store", "worker", "recovery",
+    "channel", "outbox", "webhooks", "schedules", "search", "usage", "store", "worker", "recovery",
     "retention", "serve", "otel",
 )  # fmt: skip
 ALWAYS_SHOWN = frozenset({"serve"})
