@@ -89,6 +89,7 @@ class PostgresDriver(SqlDriver):
         self._is_unreplicated = False
         """Whether a commit was reported that ended its wait for a standby."""
         self._readers: asyncpg.Pool | None = None
+        self._is_closed = False
 
     async def open(self, *, is_read_only: bool = False) -> None:
         """Bring the schema up to date; two processes that start together do it once."""
@@ -97,10 +98,12 @@ class PostgresDriver(SqlDriver):
             try:
                 async with connection.transaction():
                     await self._migrate(connection)
-            except Exception as exc:
+            except BaseException as exc:
                 self._forget_writer(connection)
-                raise explain(exc) from exc
-            self._writer = connection
+                if isinstance(exc, Exception):
+                    raise explain(exc) from exc
+                raise
+            self._return_writer(connection)
         self._readers = await asyncpg.create_pool(
             min_size=0,
             max_size=READERS,
@@ -118,7 +121,7 @@ class PostgresDriver(SqlDriver):
         except BaseException:
             self._forget_writer(connection)
             raise
-        self._writer = connection
+        self._return_writer(connection)
 
     async def commit(self, commands: Sequence[Command[Any]]) -> list[Result]:
         """Carry out a batch in one transaction, or each on its own where that fails.
@@ -209,6 +212,7 @@ class PostgresDriver(SqlDriver):
 
     async def close(self) -> None:
         """Close every connection; drop those that do not answer."""
+        self._is_closed = True
         await self._listener.close()
         if self._writer is not None:
             connection, self._writer = self._writer, None
@@ -269,7 +273,7 @@ class PostgresDriver(SqlDriver):
         except BaseException as exc:
             await self._roll_back(connection, exc)
             raise
-        self._writer = connection
+        self._return_writer(connection)
         self._check_replicated()
         if server_time is None:
             self._lanes.rollback()
@@ -289,7 +293,7 @@ class PostgresDriver(SqlDriver):
         except BaseException as exc:
             await self._roll_back(connection, exc)
             raise
-        self._writer = connection
+        self._return_writer(connection)
         for facts, items in changed:
             self._lanes.renew(facts)
             if facts.session is not None:
@@ -336,7 +340,7 @@ class PostgresDriver(SqlDriver):
         except BaseException as exc:
             await self._roll_back(connection, exc)
             raise
-        self._writer = connection
+        self._return_writer(connection)
         self._check_replicated()
         self._tell(results)
         return results
@@ -351,7 +355,11 @@ class PostgresDriver(SqlDriver):
             if not _is_cut_off(exc):
                 raise
             connection = await self._connect_writer()
-            await connection.execute(BEGIN)
+            try:
+                await connection.execute(BEGIN)
+            except BaseException:
+                connection.terminate()
+                raise
         return connection
 
     async def _acquire_writer(self) -> asyncpg.Connection:
@@ -367,6 +375,13 @@ class PostgresDriver(SqlDriver):
         connection = await self._connector.connect()
         connection.add_log_listener(self._on_message)
         return connection
+
+    def _return_writer(self, connection: asyncpg.Connection) -> None:
+        """Keep a connection for the next write; one that comes back after `close` is dropped."""
+        if self._is_closed:
+            connection.terminate()
+        else:
+            self._writer = connection
 
     def _on_message(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
         """Note that a commit did not wait for a standby, because somebody ended its wait."""
@@ -399,7 +414,7 @@ class PostgresDriver(SqlDriver):
         except Exception:  # noqa: BLE001 - the original failure is being raised
             self._forget_writer(connection)
         else:
-            self._writer = connection
+            self._return_writer(connection)
 
     async def _carry_out(
         self, connection: asyncpg.Connection, commands: Sequence[Command[Any]]

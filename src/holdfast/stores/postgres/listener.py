@@ -377,5 +377,5 @@ class NotificationListener:
             return
         if message.is_outbox:
             self._announce_outbox()
-        else:
+        elif message.woken or message.aborted:  # not another process that hears itself
             self._announce(message.woken, message.aborted)
