@@ -38,12 +38,14 @@ class Form(msgspec.Struct):
 class GrowingList(list[ItemT]):
     """An append-only list, and the forms of its first items."""
 
-    __slots__ = ("forms",)
+    __slots__ = ("forms", "size")
 
     def __init__(self, items: Iterable[ItemT] = (), forms: tuple[Form, ...] = ()) -> None:
         super().__init__(items)
         self.forms = forms
         """The most recently computed form first."""
+        self.size = 0
+        """About how many bytes the items take, as whoever keeps the list counts them."""
 
     def without(self, first: int, last: int) -> "GrowingList[ItemT]":
         """Return a new list without the items from `first` up to, but not including, `last`."""

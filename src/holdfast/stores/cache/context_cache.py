@@ -49,8 +49,8 @@ class CachedContext(msgspec.Struct):
     record_no: int
     head_seq: int
     items: GrowingList[StoredItem]
-    """Callers hold prefixes of it. It holds what the engine and the providers make of it."""
-    size: int = 0
+    """Callers hold prefixes of it. It holds its size, and what the engine and the providers make
+    of it."""
     is_plain: bool = True
     """Whether all items are shown as they are stored, and no compaction is in the records."""
     quarantined: frozenset[int] | None = None
@@ -96,13 +96,13 @@ class ContextCache:
                         cached.items.append(item)
                         cached.head_seq = item.seq
                         size += ITEM_BYTES + 2 * len(item.body)
-            cached.size += size
+            cached.items.size += size
             self.held_bytes += size
             self._entries.move_to_end(session.id)
             if cached.record_no != session.record_no:
                 # A record may hide items that were appended with it.
                 self._apply(cached, change)
-            if self.held_bytes > self._max_bytes or cached.size > self._max_context_bytes:
+            if self.held_bytes > self._max_bytes or cached.items.size > self._max_context_bytes:
                 self._make_room(session.id)
 
     def extend(self, session: Session, items: Sequence[StoredItem]) -> None:
@@ -116,7 +116,7 @@ class ContextCache:
         size = size_of(new)
         cached.items.extend(new)
         cached.head_seq = session.head_seq
-        cached.size += size
+        cached.items.size += size
         self.held_bytes += size
         self._make_room(session.id)
 
@@ -135,11 +135,11 @@ class ContextCache:
             first = bisect_left(items, record.from_seq, key=_seq)
             last = bisect_right(items, record.to_seq, key=_seq)
             freed = size_of(items[first:last])
-            entry.size -= freed
             self.held_bytes -= freed
-            items = items.without(first, last)
+            entry.items = items.without(first, last)
+            entry.items.size = items.size - freed
+            items = entry.items
             entry.record_no = record.no
-        entry.items = items
 
     def find(self, session: Session) -> CachedContext | None:
         """Return the known part of a session's context; None if nothing is known."""
@@ -196,18 +196,18 @@ class ContextCache:
         self.drop(session.id)
         # Who reads the context next shares its list, and with it what is made of the context.
         kept = items.shared if len(items.shared) == items.length else GrowingList(items)
-        size = size_of(kept) if size is None else size
-        entry = CachedContext(session.record_no, session.head_seq, kept, size, is_plain)
+        kept.size = size_of(kept) if size is None else size
+        entry = CachedContext(session.record_no, session.head_seq, kept, is_plain)
         self._entries[session.id] = entry
         self.large.pop(session.id, None)
-        self.held_bytes += entry.size
+        self.held_bytes += kept.size
         self._make_room(session.id)
 
     def drop(self, session_id: SessionId) -> None:
         """Forget a session."""
         entry = self._entries.pop(session_id, None)
         if entry is not None:
-            self.held_bytes -= entry.size
+            self.held_bytes -= entry.items.size
 
     def clear(self) -> dict[SessionId, int]:
         """Forget everything; return the last item of each context, the oldest context first."""
@@ -233,23 +233,23 @@ class ContextCache:
         end = bisect_right(parent.items, session.parent_seq, key=_seq)
         inherited = parent.items.upto(end)
         # About their share: to measure every item would cost more than the rest of a fork.
-        size = parent.size * len(inherited) // max(len(parent.items), 1)
-        entry = CachedContext(0, session.parent_seq, inherited, size)
+        inherited.size = parent.items.size * len(inherited) // max(len(parent.items), 1)
+        entry = CachedContext(0, session.parent_seq, inherited)
         entry.quarantined = parent.quarantined
         self._entries[session.id] = entry
-        self.held_bytes += entry.size
+        self.held_bytes += inherited.size
         self._make_room(session.id)
 
     def _make_room(self, newest: SessionId) -> None:
         """Forget the oldest contexts, and the newest one if it is too large."""
-        if newest in self._entries and self._entries[newest].size > self._max_context_bytes:
+        if newest in self._entries and self._entries[newest].items.size > self._max_context_bytes:
             self.drop(newest)
             self.large[newest] = None
             if len(self.large) > MAX_LARGE:
                 self.large.popitem(last=False)
         while self.held_bytes > self._max_bytes:
             _, oldest = self._entries.popitem(last=False)
-            self.held_bytes -= oldest.size
+            self.held_bytes -= oldest.items.size
 
 
 def is_as_stored(items: Sequence[StoredItem]) -> bool:

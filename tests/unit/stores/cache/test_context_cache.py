@@ -24,6 +24,7 @@ from holdfast.stores.cache.context_cache import (
     MAX_CONTEXT_BYTES,
     MAX_LARGE,
     ContextCache,
+    size_of,
 )
 from holdfast.stores.open import open_store
 from holdfast.stores.sql.store import SqlReader, SqlStore
@@ -127,6 +128,11 @@ async def test_a_context_is_always_what_the_store_has(
                 now = await caller.session(session_id)
                 assert await caller.read.context(now) == await as_read(caller, now)
                 await check_whole(caller, now)
+            assert isinstance(caller.store, SqlStore)
+            held = caller.store._transcripts
+            assert held.held_bytes == sum(one.items.size for one in held._entries.values())
+            roots = [one.items for name, one in held._entries.items() if name == known[0]]
+            assert [items.size for items in roots] == [size_of(items) for items in roots]
 
 
 async def test_a_turn_of_a_known_session_reads_nothing() -> None:
@@ -247,6 +253,22 @@ async def test_changes_of_one_commit_may_be_noted_in_any_order(
         found = held.find(two)
         assert found is not None
         assert 1 not in [item.seq for item in found.items]
+
+
+async def test_a_context_that_is_forgotten_within_a_commit_leaves_nothing_to_count(
+    callers: tuple[StoreClient, StoreClient],
+) -> None:
+    new = replace(_session(await callers[0].reserve("k"), "s"), head_seq=0, record_no=0)
+    one, two = replace(new, head_seq=2), replace(new, head_seq=2, record_no=2)
+    hides = Record(new.id, 1, "rollback", 1, 1, None, None, None, 0.0)
+    compacts = replace(hides, no=2, kind="compaction")
+    items = [_item("s", 1, 5), _item("s", 2, 7)]
+    held = ContextCache()
+    held.note([LogAppended(new, None, (), 0.0)])
+    held.note([LogAppended(one, new, (Entry(items=items),), 0.0)])
+    assert held.held_bytes == size_of(items)
+    held.note([LogAppended(two, one, (Entry(records=[hides, compacts]),), 0.0)])
+    assert held.held_bytes == 0
 
 
 async def test_so_many_sessions_are_known_to_be_large_and_no_more(
