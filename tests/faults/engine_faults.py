@@ -465,6 +465,34 @@ TOOLS = (
 
 LONG_SESSIONS = (
     Fault(
+        "a session whose model's window nobody knows grows for ever",
+        f"{ENGINE}/model_call/compactor.py",
+        "        window = known or settings.unknown_window_tokens\n",
+        "        window = known\n",
+        ("tests/integration/test_unknown_windows.py",),
+    ),
+    Fault(
+        "a turn without fields is not compared with the assumed window",
+        f"{ENGINE}/model_call/caller.py",
+        "compactor.has_windows or request.fields or not is_small\n",
+        "compactor.has_windows or request.fields\n",
+        ("tests/integration/test_unknown_windows.py",),
+    ),
+    Fault(
+        "a compaction does not say that its window was assumed",
+        f"{ENGINE}/model_call/compactor.py",
+        "limit, assumed = most, window if known is None else None\n",
+        "limit, assumed = most, None\n",
+        ("tests/integration/test_unknown_windows.py",),
+    ),
+    Fault(
+        "a long history is counted and summarized on the event loop",
+        f"{ENGINE}/model_call/long_histories.py",
+        "    return await asyncio.to_thread(function, items[:])\n",
+        "    return function(items[:])\n",
+        ("tests/integration/test_long_contexts.py",),
+    ),
+    Fault(
         "a long history is projected on the event loop",
         f"{ENGINE}/model_call/caller.py",
         "type(history) is not SharedPrefix or history.length > LONG_HISTORY\n",

@@ -31,7 +31,9 @@ MOST_LINES = LINES_PER_ITEM * LONG_ROWS
 
 
 @asynccontextmanager
-async def client_of(url: str, api: str, cache_bytes: int) -> AsyncIterator[httpx.AsyncClient]:
+async def client_of(
+    url: str, api: str, cache_bytes: int, context: dict[str, Any] | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
     """Run a gateway in this loop, in front of an upstream that answers at once."""
     port = free_port()
     environment = {
@@ -41,6 +43,7 @@ async def client_of(url: str, api: str, cache_bytes: int) -> AsyncIterator[httpx
     flags: dict[str, Any] = {
         "store": {"url": url, "cache_bytes": cache_bytes},
         "search": {"enabled": False},
+        "context": context or {},
     }
     async with (
         serving(Upstream(), port),
@@ -116,3 +119,21 @@ async def test_no_step_of_a_turn_grows_with_the_length_of_its_session(
             assert 100 < longest() < MOST_LINES < items * LINES_PER_ITEM
         listed = await client.get("/v1/sessions", params={"key": "long"})
         assert json.loads(listed.content)["data"][0]["item_count"] == items + 6
+
+
+@pytest.mark.parametrize("mode", ["model", "elide"])
+async def test_no_step_of_a_turn_that_compacts_a_long_session_grows_with_its_length(
+    mode: str, store_url: str
+) -> None:
+    items, window = 4 * LONG_ROWS, 20_000
+    context = {"mode": mode, "unknown_window_tokens": window}
+    async with client_of(store_url, "chat", 128 * 1024 * 1024, context) as client:
+        await fill(client, items)
+        with counted_steps() as longest:
+            await take_turn(client, "compacted before it is sent")
+        assert 100 < longest() < MOST_LINES < items * LINES_PER_ITEM
+        [session] = (await client.get("/v1/sessions", params={"key": "long"})).json()["data"]
+        listed = await client.get(f"/v1/sessions/{session['id']}/compactions")
+        [compaction] = listed.json()["data"]
+        assert (compaction["mode"], compaction["assumed_window"]) == (mode, window)
+        assert compaction["last_sequence"] > items // 4

@@ -198,6 +198,8 @@ class ContextSettings:
     """The share that a compaction reduces it to."""
     reserve_tokens: int = 4096
     """Space for the answer, unless the request names it; at most half the window."""
+    unknown_window_tokens: int = 2_000_000
+    """The window of a model whose window is not known; 0 means that nothing limits its requests."""
     summary_tokens: int = 1500
     """The longest summary."""
     model: str | None = None
@@ -210,7 +212,7 @@ class ContextSettings:
             raise InvalidSetting(f"context.mode must be model, elide or off, not {self.mode!r}")
         if not 0 < self.target < self.threshold <= 1:
             raise InvalidSetting("context: 0 < target < threshold <= 1 must hold")
-        _require_not_negative("context", self, "reserve_tokens")
+        _require_not_negative("context", self, "reserve_tokens", "unknown_window_tokens")
         if self.summary_tokens < 50:
             raise InvalidSetting("context.summary_tokens must be at least 50")
         if not self.prompt.strip():

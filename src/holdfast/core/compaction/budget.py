@@ -37,6 +37,8 @@ class TokenBudget(msgspec.Struct, frozen=True, kw_only=True):
     """Whether outputs are truncated before whole turns are left out."""
     is_whole: bool = False
     """Whether everything may be replaced: no turn is being answered."""
+    assumed_window: int | None = None
+    """The window of which this is a share, where the model's own is not known."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,6 +46,8 @@ class CompactionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     tokens_after: int = 0
     usage: Usage | None = None
     """What the summary cost, where a model wrote it."""
+    assumed_window: int | None = None
+    """The window that the request was to fit into, where the model's own was not known."""
 
 
 class Elision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,6 +59,7 @@ class Elision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sequence number and shown bytes of each output."""
     tokens_before: int = 0
     tokens_after: int = 0
+    assumed_window: int | None = None
 
 
 write_body = msgspec.json.Encoder().encode

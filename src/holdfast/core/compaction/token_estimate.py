@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from holdfast.core.model.items import StoredItem
+
 BYTES_PER_TOKEN = 4.0
 TOKENS_PER_ITEM = 3
 """The tokens of a message in addition to its text."""
@@ -14,7 +16,7 @@ IMAGE_TOKENS = 1000
 """The estimate for an inline image or file, whatever its size."""
 FEWEST_TOKENS = 64
 """Smaller calls do not change the scale."""
-_MIN_SCALE, _MAX_SCALE = 1.5, 8.0
+LEAST_BYTES_PER_TOKEN, _MOST_BYTES_PER_TOKEN = 1.5, 8.0
 _WEIGHT_OF_NEW = 0.3
 _COUNTED = ("instructions", "tools", "text", "tool_choice", "reasoning")
 _INLINE = re.compile(rb"data:[\w.+/-]*;base64,[A-Za-z0-9+/=_-]*")
@@ -35,6 +37,10 @@ class Scale(msgspec.Struct, frozen=True, gc=False):
         size = max(size - WRAPPING_BYTES, 0)
         return TOKENS_PER_ITEM + self.tokens(size) + images * IMAGE_TOKENS
 
+    def items(self, items: Iterable[StoredItem]) -> int:
+        """Return the tokens of items."""
+        return sum([self.item(item.body) for item in items])
+
     def learned(self, size: int, items: int, tokens: int) -> "Scale":
         """Return the scale after a call of `size` bytes was counted as `tokens`.
 
@@ -43,7 +49,7 @@ class Scale(msgspec.Struct, frozen=True, gc=False):
         if size <= 0 or not is_informative(items, tokens):
             return self
         text_tokens = tokens - items * TOKENS_PER_ITEM
-        seen = min(max(size / text_tokens, _MIN_SCALE), _MAX_SCALE)
+        seen = min(max(size / text_tokens, LEAST_BYTES_PER_TOKEN), _MOST_BYTES_PER_TOKEN)
         if seen < self.bytes_per_token:
             # More tokens than estimated: adopt the scale at once, because an underestimate
             # overflows.

@@ -53,6 +53,7 @@ def compact(command: Compact, facts: Facts) -> Decision[Session]:
         shortened=len(elision.cuts) if elision is not None else 0,
         tokens_before=compaction.tokens_before,
         tokens_after=compaction.tokens_after,
+        assumed_window=compaction.assumed_window,
     )
     if facts.active_run is not None:
         draft.save_run(facts.active_run)

@@ -39,14 +39,13 @@ from holdfast.engine.model_call.compactor import Compactor
 from holdfast.engine.model_call.cut_streams import HELD_BACK_AFTER, HeldBackSink, count_cut_stream
 from holdfast.engine.model_call.deadlines import Deadlines
 from holdfast.engine.model_call.growing_projection import Projected, is_projected, project_grown
+from holdfast.engine.model_call.long_histories import LONG_HISTORY
 from holdfast.engine.sessions.active_run import ActiveRun
 from holdfast.engine.sessions.gateway import Gateway
 from holdfast.engine.settings import HealSettings
 from holdfast.ports.provider import Answer, ModelCall, OutputSink, Provider, digest_call
 from holdfast.ports.request_context import current_request
 
-LONG_HISTORY = 2000
-"""More items that were not projected yet are projected, and serialized, in a thread."""
 Route = Callable[[str], Provider]
 """Returns the provider that serves a model."""
 Fallbacks = Callable[[str], Sequence[str]]
@@ -191,7 +190,9 @@ class ModelCaller:
             attempt = replace(attempt, quarantined=await run.quarantined())
         if left_out:
             attempt = attempt.without(left_out)
-        may_be_bounded = compactor.has_windows or request.fields
+        history = attempt.history
+        is_small = type(history) is SharedPrefix and history.shared.size <= compactor.small_size
+        may_be_bounded = compactor.has_windows or request.fields or not is_small
         state_use = attempt.provider.state_use
         if not may_be_bounded and (
             state_use is None or state_use(model, request.chat_fields) is None

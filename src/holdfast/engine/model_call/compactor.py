@@ -5,6 +5,7 @@ summary, it is made by rule. A request that cannot be shortened is sent as it is
 decides.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
@@ -38,7 +39,7 @@ from holdfast.core.compaction.summary_prompts import (
     transcript,
     with_first_request,
 )
-from holdfast.core.compaction.token_estimate import Scale, field_tokens
+from holdfast.core.compaction.token_estimate import LEAST_BYTES_PER_TOKEN, Scale, field_tokens
 from holdfast.core.errors import (
     CompactionNotFound,
     ProviderFailure,
@@ -48,9 +49,11 @@ from holdfast.core.errors import (
 from holdfast.core.model.items import NewItem, StoredItem, message, read_item
 from holdfast.core.model.request import TurnRequest
 from holdfast.core.model.session import Usage
+from holdfast.core.projection.growing_list import SharedPrefix
 from holdfast.core.transaction.commands import Compact, RecordHeal
 from holdfast.engine.logging import log
 from holdfast.engine.model_call.attempt import CallAttempt
+from holdfast.engine.model_call.long_histories import read_all
 from holdfast.engine.model_call.model_limits import ModelLimits
 from holdfast.engine.model_call.summarizer import Summarizer, Summary
 from holdfast.engine.sessions.active_run import ActiveRun
@@ -72,6 +75,8 @@ SMALL_REQUEST_BYTES = 64 * 1024
 """No server rejects a history of this size for its bytes: the lowest common limit is 100 kB."""
 _SHARE_AFTER_REJECTION = 0.6
 """After a rejection as too long, at most this share of the request is sent again."""
+_SIZE_PER_BYTE = 2
+"""What a byte of an item counts for in the size of a history, at least."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -79,6 +84,8 @@ class Bounds(msgspec.Struct, frozen=True):
 
     limit: int
     goal: int
+    assumed_window: int | None = None
+    """The window that sets the limit, where the model's own is not known."""
 
 
 class FittedInput(msgspec.Struct, frozen=True):
@@ -110,6 +117,8 @@ class Compactor:
         self.has_windows = windows is not None
         """Whether any model's window may be known: configured, or learned from a rejection."""
         self.settings = settings or ContextSettings()
+        self.small_size = _small_size(self.settings)
+        """A history of at most this size fits into the window that is assumed for any model."""
         self.model_limits = ModelLimits()
         self._summarizer = Summarizer(route, gateway.meter)
 
@@ -123,13 +132,16 @@ class Compactor:
         return replace(request, fields=fields)
 
     def is_unbounded(self, attempt: CallAttempt) -> bool:
-        """Whether neither the request nor a known window limits its size."""
+        """Whether neither the request nor a known window limits its size, nor an assumed one."""
         fields = attempt.request.fields
         if "truncation" in fields or "context_management" in fields:
             return False
         if self._windows(attempt.model) is not None:
             return False
-        return self.model_limits.of(attempt.provider.name, attempt.model).window is None
+        if self.model_limits.of(attempt.provider.name, attempt.model).window is not None:
+            return False
+        history = attempt.history
+        return type(history) is SharedPrefix and history.shared.size <= self.small_size
 
     async def fit(self, attempt: CallAttempt) -> Sequence[StoredItem]:
         """Return the history to send, shortened if it would not fit; the same list if it fits.
@@ -140,10 +152,10 @@ class Compactor:
         if options.truncation == "disabled" and not options.compacts:
             return attempt.history
         bounds = self._bounds(attempt, options)
-        if bounds is None or self._tokens(attempt, attempt.history) <= bounds.limit:
+        if bounds is None or await self._fits(attempt, bounds):
             return attempt.history
         if options.truncation == "auto" and not options.compacts:
-            return self._truncated(attempt, bounds)
+            return await self._truncated(attempt, bounds)
         reason: CompactionReason = "threshold" if options.compacts else "budget"
         return await self._shorten(attempt, bounds, reason) or attempt.history
 
@@ -158,7 +170,7 @@ class Compactor:
         if failure.is_about_bytes and size < SMALL_REQUEST_BYTES:
             return None
         options = read_context_options(attempt.request.fields)
-        before = self._tokens(attempt, attempt.history)
+        before = await self._tokens(attempt)
         self.model_limits.rejected(attempt.provider.name, attempt.model, failure, before)
         self.has_windows = True
         if options.truncation == "disabled" and not options.compacts:
@@ -167,7 +179,7 @@ class Compactor:
         goal = int(before * _SHARE_AFTER_REJECTION)
         bounds = Bounds(goal, min(goal, bounds.goal) if bounds is not None else goal)
         if options.truncation == "auto" and not options.compacts:
-            less = self._truncated(attempt, bounds)
+            less = await self._truncated(attempt, bounds)
             return less if less is not attempt.history else None
         return await self._shorten(attempt, bounds, "overflow")
 
@@ -190,10 +202,19 @@ class Compactor:
     def _scale(self, attempt: CallAttempt) -> Scale:
         return self.model_limits.of(attempt.provider.name, attempt.model).scale
 
-    def _tokens(self, attempt: CallAttempt, history: Sequence[StoredItem]) -> int:
+    async def _tokens(self, attempt: CallAttempt) -> int:
         scale = self._scale(attempt)
         fixed = field_tokens(attempt.request.fields, scale)
-        return fixed + sum(scale.item(item.body) for item in history)
+        return fixed + await read_all(attempt.history, scale.items)
+
+    async def _fits(self, attempt: CallAttempt, bounds: Bounds) -> bool:
+        """Whether a request is within its limit; the size may tell without reading the history."""
+        if bounds.assumed_window is not None:
+            scale = self._scale(attempt)
+            most = _size(attempt.history) / (_SIZE_PER_BYTE * scale.bytes_per_token)
+            if most + field_tokens(attempt.request.fields, scale) <= bounds.limit:
+                return True
+        return await self._tokens(attempt) <= bounds.limit
 
     def window(self, upstream: str, model: str) -> int | None:
         """Return a model's context window: as configured, or less if its server rejected that."""
@@ -203,24 +224,26 @@ class Compactor:
         return min(configured, learned)
 
     def _bounds(self, attempt: CallAttempt, options: ContextOptions) -> Bounds | None:
-        """Return the limits of a request, or None if nothing is known and nothing requested."""
+        """Return the limits of a request, or None if nothing limits it."""
         settings, request = self.settings, attempt.request
         if settings.mode == "off" and options.truncation != "auto":
             return None
-        limits: list[int] = []
-        window = self.window(attempt.provider.name, attempt.model)
-        if window is not None:
+        limit, assumed = options.compact_threshold, None
+        known = self.window(attempt.provider.name, attempt.model)
+        window = known or settings.unknown_window_tokens
+        if window:
             output_tokens = max_output_tokens(request.fields, request.chat_fields)
             reserve = min(output_tokens or settings.reserve_tokens, window // 2)
-            limits.append(int((window - reserve) * settings.threshold))
-        if options.compact_threshold is not None:
-            limits.append(options.compact_threshold)
-        if not limits:
+            most = int((window - reserve) * settings.threshold)
+            if limit is None or most < limit:
+                limit, assumed = most, window if known is None else None
+        if limit is None:
             return None
-        limit = min(limits)
-        return Bounds(limit, int(limit * settings.target / settings.threshold))
+        return Bounds(limit, int(limit * settings.target / settings.threshold), assumed)
 
-    def _budget(self, attempt: CallAttempt, tokens: int) -> TokenBudget:
+    def _budget(
+        self, attempt: CallAttempt, tokens: int, assumed_window: int | None = None
+    ) -> TokenBudget:
         scale = self._scale(attempt)
         tokens_left = max(tokens - field_tokens(attempt.request.fields, scale), MIN_BUDGET_TOKENS)
         return TokenBudget(
@@ -229,16 +252,15 @@ class Compactor:
             turn_number=attempt.turn_number,
             summary_tokens=min(self.settings.summary_tokens, tokens_left // 4),
             elides_first=self.settings.mode == "elide",
+            assumed_window=assumed_window,
         )
 
     # ── shortening ──────────────────────────────────────────────────────────────────────────
 
-    def _truncated(self, attempt: CallAttempt, bounds: Bounds) -> Sequence[StoredItem]:
+    async def _truncated(self, attempt: CallAttempt, bounds: Bounds) -> Sequence[StoredItem]:
         """Return the history without its oldest part, for this request alone."""
         history = attempt.history
-        plan = plan_compaction(
-            history, replace(self._budget(attempt, bounds.limit), summary_tokens=0)
-        )
+        plan = await _plan(history, replace(self._budget(attempt, bounds.limit), summary_tokens=0))
         return history if plan is None else truncated(history, plan)
 
     async def _shorten(
@@ -249,10 +271,10 @@ class Compactor:
             return None
         assert attempt.run is not None
         history: Sequence[StoredItem] | None = None
-        budget = self._budget(attempt, bounds.goal)
+        budget = self._budget(attempt, bounds.goal, bounds.assumed_window)
         for is_last in (False, True):
             elides_first = budget.elides_first or is_last
-            plan = plan_compaction(attempt.history, replace(budget, elides_first=elides_first))
+            plan = await _plan(attempt.history, replace(budget, elides_first=elides_first))
             try:
                 if plan is None or not await self._record(attempt, plan, budget, reason):
                     break
@@ -260,7 +282,7 @@ class Compactor:
                 log.info("session.compaction_outdated", session_id=attempt.run.session.id)
             history = await attempt.run.items()
             attempt = replace(attempt, history=history)
-            if self._tokens(attempt, history) <= bounds.limit:
+            if await self._tokens(attempt) <= bounds.limit:
                 break
         return history
 
@@ -273,10 +295,11 @@ class Compactor:
         if plan.to_seq and self.settings.mode == "model":
             summary = await self._summarize(plan, budget, model, prompt, attempt.run)
         name = self._gateway.ids.new("cmp")
-        compaction = _compaction(name, plan, budget, reason, summary)
+        compaction = await _compaction(name, plan, budget, reason, summary)
         if plan.to_seq and compaction is None:
             return False
-        record = await self._write(attempt.run, plan, name, reason, compaction)
+        elision = _elision(name, plan, budget, reason)
+        record = await self._write(attempt.run, plan, compaction, elision)
         if compaction is not None and read_context_options(attempt.request.fields).compacts:
             text = standalone_summary(attempt.history, plan.keeps, compaction.text)
             attempt.run.preface = (compaction_item(name, text, record),)
@@ -308,23 +331,25 @@ class Compactor:
         return None
 
     async def _write(
-        self, run: ActiveRun, plan: Plan, name: str, reason: CompactionReason,
+        self,
+        run: ActiveRun,
+        plan: Plan,
         compaction: CompactionRecord | None,
-    ) -> Name:  # fmt: skip
+        elision: Elision | None,
+    ) -> Name:
         """Record a plan, and return the name of its summary's record."""
-        elision = None
-        if plan.cuts:
-            elision = Elision(
-                id=name, reason=reason, cuts=plan.cuts, tokens_before=plan.tokens_before,
-                tokens_after=plan.tokens_after,
-            )  # fmt: skip
         session = await run.compact(
             Compact(fence=run.fence, to_seq=plan.to_seq, compaction=compaction, elision=elision)
         )
+        made = compaction or elision
+        assert made is not None
         mode = compaction.mode if compaction is not None else "elide"
-        log.info("session.compacted", session_id=run.session.id, reason=reason, mode=mode)
-        self._gateway.meter.compacted(mode, reason)
-        return session.id, session.record_no - bool(plan.cuts)
+        told = {"assumed_window": made.assumed_window} if made.assumed_window else {}
+        log.info(
+            "session.compacted", session_id=run.session.id, reason=made.reason, mode=mode, **told
+        )
+        self._gateway.meter.compacted(mode, made.reason)
+        return session.id, session.record_no - (elision is not None)
 
     # ── requests of which nothing is stored ─────────────────────────────────────────────────
 
@@ -344,17 +369,17 @@ class Compactor:
             turn_number=history[-1].turn_number if history else 1,
         )
         bounds = self._bounds(attempt, options)
-        if bounds is None or self._tokens(attempt, history) <= bounds.limit:
+        if bounds is None or await self._tokens(attempt) <= bounds.limit:
             return FittedInput([item.body for item in history])
         if not options.compacts:
-            return FittedInput([item.body for item in self._truncated(attempt, bounds)])
+            return FittedInput([item.body for item in await self._truncated(attempt, bounds)])
         return await self._compact_stateless(attempt, bounds)
 
     async def _compact_stateless(self, attempt: CallAttempt, bounds: Bounds) -> FittedInput:
         """Replace the oldest part of a stateless request by a summary, which the client keeps."""
         history, budget = attempt.history, self._budget(attempt, bounds.goal)
         unchanged = FittedInput([item.body for item in history])
-        plan = plan_compaction(history, budget)
+        plan = await _plan(history, budget)
         if plan is None or not plan.to_seq:
             return unchanged
         summary = None
@@ -362,7 +387,7 @@ class Compactor:
             model = self.settings.model or attempt.model
             summary = await self._summarize(plan, budget, model, self.settings.prompt)
         name = self._gateway.ids.new("cmp")
-        compaction = _compaction(name, plan, budget, "threshold", summary)
+        compaction = await _compaction(name, plan, budget, "threshold", summary)
         if compaction is None:
             return unchanged
         item = compaction_item(name, standalone_summary(history, plan.keeps, compaction.text))
@@ -424,7 +449,7 @@ class Compactor:
     ) -> CompactionResult:
         history = await run.items()
         budget = self._whole_budget(history, run.turn.number)
-        plan = plan_compaction(history, budget)
+        plan = await _plan(history, budget)
         name = self._gateway.ids.new("cmp")
         summary, compaction = None, None
         if plan is not None:
@@ -432,7 +457,7 @@ class Compactor:
             if self.settings.mode != "elide" and writer is not None:
                 text = prompt or self.settings.prompt
                 summary = await self._summarize(plan, budget, writer, text, run)
-            compaction = _compaction(name, plan, budget, reason, summary)
+            compaction = await _compaction(name, plan, budget, reason, summary)
         usage = summary.usage if summary is not None else None
         if plan is None or compaction is None:
             text = transcript(history, SHORT_LOG_BYTES)
@@ -440,7 +465,8 @@ class Compactor:
             return CompactionResult(item, usage)
         # The run of this compaction counts its usage: the record must not count it again.
         compaction = replace(compaction, usage=None)
-        record = await self._write(run, plan, name, reason, compaction)
+        elision = _elision(name, plan, budget, reason)
+        record = await self._write(run, plan, compaction, elision)
         text = standalone_summary(history, plan.keeps, compaction.text)
         return CompactionResult(compaction_item(name, text, record), usage)
 
@@ -456,10 +482,52 @@ class Compactor:
         )
 
 
-def _compaction(
+def _small_size(settings: ContextSettings) -> float:
+    """Return up to which size a history need not be counted, whatever its model and request are."""
+    if settings.mode == "off" or not settings.unknown_window_tokens:
+        return math.inf
+    # The space for the answer is at most half the window.
+    tokens = settings.unknown_window_tokens / 2 * settings.threshold
+    return tokens * LEAST_BYTES_PER_TOKEN * _SIZE_PER_BYTE
+
+
+def _size(history: Sequence[StoredItem]) -> float:
+    """Return about what a history counts for, without reading it; unbounded if nobody counted.
+
+    A fork's share of its parent's is estimated until its context is read from the store.
+    """
+    return history.shared.size if isinstance(history, SharedPrefix) else math.inf
+
+
+async def _plan(history: Sequence[StoredItem], budget: TokenBudget) -> Plan | None:
+    return await read_all(history, lambda items: plan_compaction(items, budget))
+
+
+def _elision(
+    name: str, plan: Plan, budget: TokenBudget, reason: CompactionReason
+) -> Elision | None:
+    if not plan.cuts:
+        return None
+    return Elision(
+        id=name,
+        reason=reason,
+        cuts=plan.cuts,
+        tokens_before=plan.tokens_before,
+        tokens_after=plan.tokens_after,
+        assumed_window=budget.assumed_window,
+    )
+
+
+async def _compaction(
     name: str, plan: Plan, budget: TokenBudget, reason: CompactionReason, summary: Summary | None
 ) -> CompactionRecord | None:
     """Return the compaction of a plan, if it replaces a range and the result is shorter."""
+    return await read_all(plan.replaced, lambda _: _compact(name, plan, budget, reason, summary))
+
+
+def _compact(
+    name: str, plan: Plan, budget: TokenBudget, reason: CompactionReason, summary: Summary | None
+) -> CompactionRecord | None:
     if not plan.to_seq:
         return None
     size = int(budget.summary_tokens * budget.scale.bytes_per_token)
@@ -484,6 +552,7 @@ def _compaction(
                 tokens_before=plan.tokens_before,
                 tokens_after=after,
                 usage=summary.usage if summary is not None else None,
+                assumed_window=budget.assumed_window,
             )
     return None
 

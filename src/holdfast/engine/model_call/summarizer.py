@@ -12,6 +12,7 @@ from holdfast.core.errors import FailureClass, HoldfastError, ProviderFailure
 from holdfast.core.healing.policy import MAX_MESSAGE, Heal
 from holdfast.core.model.items import item_value, message
 from holdfast.core.model.session import Usage
+from holdfast.engine.model_call.long_histories import read_all
 from holdfast.ports.meter import Meter
 from holdfast.ports.provider import Answer, ModelCall, Provider
 from holdfast.ports.request_context import note_model
@@ -68,7 +69,8 @@ class Summarizer:
     ) -> Summary | SummaryFailure:  # fmt: skip
         """Return a summary of at most `max_tokens`, from at most `input_tokens` of transcript."""
         size = int(max(input_tokens * _SHARE_OF_WINDOW, max_tokens) * scale.bytes_per_token)
-        text = message("user", transcript(plan.replaced, size))
+        told = await read_all(plan.replaced, lambda items: transcript(items, size))
+        text = message("user", told)
         call = ModelCall(
             model=model,
             items=[text.body],

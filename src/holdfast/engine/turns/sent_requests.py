@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core.compaction.records import read_elision
+from holdfast.core.compaction.records import read_compaction, read_elision
 from holdfast.core.healing.policy import Heal, read_heals
 from holdfast.core.healing.refused_items import leave_out
 from holdfast.core.model.items import StoredItem
@@ -90,6 +90,15 @@ class RebuiltRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the rebuilt request is the one that was sent; None if nothing was recorded."""
         sent = self.attempt.sent
         return sent.digest == self.digest if sent is not None else None
+
+    @property
+    def assumed_window(self) -> int | None:
+        """The window that the newest compaction assumed, because the model's was not known."""
+        for record in reversed(self.records):
+            if record.body is not None and record.kind in ("compaction", "elision"):
+                read = read_compaction if record.kind == "compaction" else read_elision
+                return read(record.body).assumed_window
+        return None
 
 
 class SentRequests:

@@ -180,6 +180,7 @@ def compaction_value(session: Session, view: CompactionView) -> dict[str, Any]:
         "model": summary.model if summary is not None else None,
         "tokens_before": record.tokens_before,
         "tokens_after": record.tokens_after,
+        "assumed_window": record.assumed_window,
         "usage": msgspec.Raw(usage_value(summary.usage)) if summary and summary.usage else None,
     }
 

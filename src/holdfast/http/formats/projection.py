@@ -61,6 +61,7 @@ def projection_value(
             "input": [msgspec.Raw(item.body) for item in rebuilt.items[page]],
         },
         "wire": msgspec.Raw(wire) if wire is not None else None,
+        "assumed_window": rebuilt.assumed_window,
         "input_count": len(rebuilt.items),
         "input_offset": page.start,
         "items": [_item_value(item) for item in rebuilt.items[page]],

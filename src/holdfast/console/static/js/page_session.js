@@ -351,7 +351,7 @@ class SessionPage extends PageElement {
     return this.compactions.map((one) => html`<article class="card">
       <div class="row"><h2>${one.first_sequence === null ? "Shortened outputs" : `Items ${one.first_sequence} to ${one.last_sequence}`}</h2> ${badge(one.status)} ${badge(one.reason, "quiet")}<span class="spacer"></span>
         ${one.status === "in_force" ? html`<button type="button" class="button small" @click=${() => this.act("The compaction was undone", () => post(`${this.path}/compactions/${segment(one.id)}/undo`))}>Undo</button>` : nothing}</div>
-      <p class="muted small">${dateTime(one.created_at)} · ${number(one.tokens_before)} → ${number(one.tokens_after)} tokens · kept unchanged: ${one.kept_sequences?.length ? safeText(one.kept_sequences.join(", ")) : "none"} ${one.turn_id ? html`· <a href=${`#/turns/${segment(one.turn_id)}`}>turn</a>` : nothing}</p>
+      <p class="muted small">${dateTime(one.created_at)} · ${number(one.tokens_before)} → ${number(one.tokens_after)} tokens · ${one.assumed_window ? html`the model's window is not known, ${number(one.assumed_window)} tokens are assumed · ` : nothing}kept unchanged: ${one.kept_sequences?.length ? safeText(one.kept_sequences.join(", ")) : "none"} ${one.turn_id ? html`· <a href=${`#/turns/${segment(one.turn_id)}`}>turn</a>` : nothing}</p>
       ${one.summary ? html`<h3>Sent to the model instead</h3>${longText(one.summary, true)}` : nothing}
       ${one.first_sequence === null ? nothing : html`<details class="fold" @toggle=${(/** @type {any} */ event) => event.target.open && void this.loadReplaced(one)}>
         <summary>What it replaced</summary>${blocks(this.replaced.get(one.id) ?? [], (entry) => logEntry(entry))}</details>`}</article>`);
