@@ -210,10 +210,10 @@ class PrometheusMeter(Meter):
         self._tenant_models: Counter[str] = Counter()
         """How many label sets each tenant has with other models."""
         self._tool_names: set[str] = set()
-        self._outbox = (0, 0.0)
         self._read: list[_Gauge | _ReadHistogram] = [*self._queue_gauges()]
 
     def _add_channel_metrics(self) -> None:
+        self._outbox = (0, 0.0)
         self._received = _Counter(
             "holdfast_channel_messages", "Messages of channels, by what became of them.",
             ("channel", "outcome"),
