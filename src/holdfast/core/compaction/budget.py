@@ -161,15 +161,15 @@ def _cut(
 ) -> int:
     """Return how many of the first items a summary replaces, or 0 if that saves nothing."""
     if budget.is_whole:
-        return len(items) if _is_progress(items, kept, len(items)) else 0
+        return len(items) if _first_progress(items, kept) <= len(items) else 0
     left = sum(sizes) + budget.summary_tokens
     costs: dict[int, int] = {}
     for place in range(1, len(items)):
         if place - 1 not in kept:
             left -= sizes[place - 1]
         costs[place] = left
-    possible = [place for place in whole_cuts(items) if place < len(items)]
-    possible = [place for place in possible if _is_progress(items, kept, place)]
+    first = _first_progress(items, kept)
+    possible = [place for place in whole_cuts(items) if first <= place < len(items)]
     between = [p for p in possible if items[p].turn_number != items[p - 1].turn_number]
     for places in (between, possible):
         fitting = next((p for p in places if costs[p] <= budget.tokens), None)
@@ -179,12 +179,13 @@ def _cut(
     return best if best and costs[best] < sum(sizes) else 0
 
 
-def _is_progress(items: Sequence[StoredItem], kept: set[int], place: int) -> bool:
-    """Whether a cut replaces more than an existing summary."""
+def _first_progress(items: Sequence[StoredItem], kept: set[int]) -> int:
+    """Return the first cut that replaces more than an existing summary; past the end if none."""
     last_summary = max(
         (i for i, item in enumerate(items) if item.turn_number == SUMMARY_TURN), default=-1
     )
-    return any(i not in kept and i > last_summary for i in range(place))
+    replaced = (i for i in range(last_summary + 1, len(items)) if i not in kept)
+    return next(replaced, len(items)) + 1
 
 
 # ── shorter outputs ─────────────────────────────────────────────────────────────────────────

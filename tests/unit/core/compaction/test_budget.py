@@ -1,5 +1,7 @@
 """What is left out so that a request fits: whole units, oldest first, and never what must stay."""
 
+import sys
+from types import FrameType
 from typing import Any
 
 from holdfast.core.compaction.budget import Plan, TokenBudget, plan_compaction, whole_cuts
@@ -143,3 +145,29 @@ def test_a_requested_compaction_replaces_all_that_it_may() -> None:
     items = log((1, said("user", 400)), (1, said("assistant", 4000)), (2, said("user", 4000)))
     found = planned(items, room(2000, is_whole=True, summary_tokens=100))
     assert (found.keeps, found.to_seq) == ((1,), 3)
+
+
+def _lines_of_a_plan(turns: int) -> int:
+    """Return how many lines run to plan a compaction of so many turns."""
+    items = log(
+        *((n, said(role, 40)) for n in range(1, turns + 1) for role in ("user", "assistant"))
+    )
+    budget = room(100, turn_number=turns)
+    lines = 0
+
+    def count(_frame: FrameType, event: str, _: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        assert planned(items, budget).to_seq
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_the_work_of_a_plan_grows_with_the_history_and_not_with_its_square() -> None:
+    assert _lines_of_a_plan(400) < 6 * _lines_of_a_plan(100)
