@@ -414,12 +414,17 @@ class Gateway:
             log.warning("agent.not_cleaned", session_id=session_id, reason=type(exc).__name__)
 
     async def find_runtime_session(self, session_id: str) -> RuntimeSession | None:
-        """Return what the store knows of a session that may have a runtime."""
+        """Return what the store knows of a session that may have a runtime.
+
+        None if it knows nothing yet: the state of a turn is stored when the turn ends.
+        """
         session = await self.read.any_session(SessionId(session_id))
         if session is None:
             return None
         if session.deleted_at is not None:
             return RuntimeSession(is_erased=True)
+        if session.active_turn_id is not None:
+            return None
         return RuntimeSession(states=await self.read.provider_state(session.id))
 
     def new_session_id(self) -> SessionId:
