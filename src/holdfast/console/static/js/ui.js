@@ -98,12 +98,12 @@ export class PageElement extends LitElement {
 
 /**
  * Show the end of the page, and keep it in sight while blocks near it are drawn and change its
- * height, until the person scrolls.
+ * height, until the person scrolls or goes to another page.
  */
 export function scrollToEnd() {
   const ended = new AbortController();
   const end = () => window.scrollTo(0, document.documentElement.scrollHeight);
-  for (const name of ["wheel", "touchstart", "keydown", "pointerdown"]) window.addEventListener(name, () => ended.abort(), { signal: ended.signal, passive: true });
+  for (const name of ["wheel", "touchstart", "keydown", "pointerdown", "hashchange"]) window.addEventListener(name, () => ended.abort(), { signal: ended.signal, passive: true });
   const observer = new ResizeObserver(() => ended.signal.aborted || end());
   observer.observe(document.body);
   ended.signal.addEventListener("abort", () => observer.disconnect());
