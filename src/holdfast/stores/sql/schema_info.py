@@ -59,7 +59,7 @@ class StoreInspection:
     refusal: str | None = None
     """Why this version cannot use the store's schema; None if it can."""
     is_first_schema: bool = False
-    """Whether the store has the schema before the log, which `holdfast upgrade` copies."""
+    """Whether the store has the schema before the log, which no release wrote."""
     is_foreign: bool = False
     """Whether the tables are those of another application."""
     missing: tuple[str, ...] = ()
